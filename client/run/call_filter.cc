@@ -92,10 +92,10 @@ void AddMemoryCalls(Builder* builder) {
   }
   for (const long number : {SYS_brk, SYS_munmap, SYS_mremap, SYS_mlock, SYS_mlock2, SYS_mlockall})
     builder->Rule({Is(number)}, kTell);
-  // The order of access is advice that keeps areas apart while they move.
-  for (const uint32_t advice :
-       {uint32_t{MADV_DONTNEED}, uint32_t{MADV_FREE}, uint32_t{MADV_DONTNEED_LOCKED}, kMadviseGuardInstall,
-        uint32_t{MADV_NORMAL}, uint32_t{MADV_RANDOM}, uint32_t{MADV_SEQUENTIAL}}) {
+  // The order of access is advice that keeps areas apart while they move. Some advice is for fork(2).
+  for (const uint32_t advice : {uint32_t{MADV_DONTNEED}, uint32_t{MADV_FREE}, uint32_t{MADV_DONTNEED_LOCKED},
+                                kMadviseGuardInstall, uint32_t{MADV_NORMAL}, uint32_t{MADV_RANDOM},
+                                uint32_t{MADV_SEQUENTIAL}, uint32_t{MADV_DONTFORK}, uint32_t{MADV_WIPEONFORK}}) {
     builder->Rule({Is(SYS_madvise), {Low(2), Test::kEqual, advice}}, kTell);
   }
 }
@@ -114,8 +114,10 @@ std::vector<sock_filter> MakeCallFilter() {
   constexpr uint32_t kPointer = offsetof(seccomp_data, instruction_pointer);
   builder.Rule({{kPointer + 4, Test::kEqual, kHelperHigh}, {kPointer, Test::kAtLeast, kHelperLow}}, SECCOMP_RET_ALLOW);
   // The helper's own pages, before there is a helper.
-  builder.Rule({Is(SYS_mmap), {High(0), Test::kEqual, kHelperHigh}, {Low(0), Test::kEqual, kHelperLow}},
-               SECCOMP_RET_ALLOW);
+  for (const long number : {SYS_mmap, SYS_madvise}) {
+    builder.Rule({Is(number), {High(0), Test::kEqual, kHelperHigh}, {Low(0), Test::kEqual, kHelperLow}},
+                 SECCOMP_RET_ALLOW);
+  }
   AddMemoryCalls(&builder);
   // Processes and threads. A child that shares the memory until it executes something is none of ours.
   builder.Rule({Is(SYS_clone), {Low(0), Test::kNoneSet, CLONE_VM}}, kTell);

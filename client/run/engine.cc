@@ -43,6 +43,7 @@ void RunEngine::Stop() {
     left_.SignalAll();
     idle_.SignalAll();
     to_read_.SignalAll();
+    thawed_.SignalAll();
   }
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
@@ -168,11 +169,6 @@ void RunEngine::Release(const HomeRange& range) {
   GiveHomes(range.home, range.pages);
 }
 
-uint64_t RunEngine::homes() const {
-  MutexLock lock(&mu_);
-  return next_home_;
-}
-
 void RunEngine::EndChange() {
   std::vector<AddressRun> ended;
   {
@@ -208,6 +204,70 @@ bool RunEngine::Pin(uint64_t address, absl::Span<std::byte> buffer) {
     // A clean one is protected: who gets no faults could not write to it.
     HandleFault({.address = address, .write = true, .write_protected = is_clean}, buffer);
   }
+}
+
+bool RunEngine::Freeze() {
+  MutexLock lock(&mu_);
+  frozen_ = true;
+  shares_ = true;
+  while ((leaving_ > 0 || coming_ > 0) && !stopping_ && !failed_.load()) {
+    idle_.WaitUntil(&mu_, DeadlineAfterMs(kLookMs));
+  }
+  return !stopping_ && !failed_.load();
+}
+
+void RunEngine::Thaw() {
+  MutexLock lock(&mu_);
+  frozen_ = false;
+  thawed_.SignalAll();
+  if (WantedLocked()) wanted_.SignalAll();
+}
+
+void RunEngine::CopyFrom(const RunEngine& parent) {
+  MutexLock parent_lock(&parent.mu_);
+  MutexLock lock(&mu_);
+  CHECK(parent.frozen_);
+  ranges_ = parent.ranges_;
+  next_home_ = parent.next_home_;
+  free_homes_ = parent.free_homes_;
+  shares_ = true;
+  uint64_t resident = 0;
+  uint64_t remote = 0;
+  PageTable& pages = pages_;
+  parent.pages_.ForEach([&](uint64_t home, const RunPage& from) {
+    if (from.state == RunState::kEmpty && !from.pinned) return;
+    CHECK(!from.busy());
+    RunPage& page = pages[home];
+    page.pinned = from.pinned;
+    page.stored = from.state == RunState::kRemote;
+    // What is clean is not protected any more, and the store does not have it for this one.
+    page.state = from.resident() ? RunState::kDirty : from.state;
+    resident += from.resident() ? 1 : 0;
+    remote += from.state == RunState::kRemote ? 1 : 0;
+  });
+  resident_ = resident;
+  remote_ = remote;
+  for (const uint64_t home : parent.queue_) {
+    if (pages_.Get(home).resident()) EnqueueLocked(home, &pages_[home]);
+  }
+}
+
+RunEngine::Stored RunEngine::stored() const {
+  MutexLock lock(&mu_);
+  CHECK(frozen_);
+  Stored found;
+  const auto add = [](uint64_t home, std::vector<PageRun>* runs) {
+    if (!runs->empty() && runs->back().first + runs->back().count == home) {
+      ++runs->back().count;
+    } else {
+      runs->push_back({home, 1});
+    }
+  };
+  pages_.ForEach([&](uint64_t home, const RunPage& page) {
+    if (page.stored) add(home, &found.all);
+    if (page.state == RunState::kRemote) add(home, &found.remote);
+  });
+  return found;
 }
 
 uint64_t RunEngine::resident_pages() const {

@@ -21,6 +21,7 @@
 #include "client/run/address_space.h"
 #include "client/run/page_store.h"
 #include "client/run/page_table.h"
+#include "client/run/page_views.h"
 #include "client/run/range_map.h"
 #include "client/run/write_habit.h"
 
@@ -84,14 +85,26 @@ class RunEngine {
   void Forget(const HomeRange& range);
   // Nor do they come back: as Forget, and others may have their homes.
   void Release(const HomeRange& range);
-  // All homes that have been given are below it.
-  uint64_t homes() const;
   // Ends what Detach has begun: those who wait look again.
   void EndChange();
   bool Overlaps(uint64_t begin, uint64_t end) const;
   // From now on the page is in memory, may be written to without a fault, and does not leave. Blocks until it has come,
   // or the engine has failed or stops. `buffer`: as for HandleFault. False: it is not looked after.
   bool Pin(uint64_t address, absl::Span<std::byte> buffer);
+
+  // For fork(2), which copies what is in memory: no work on pages begins any more, and none is under way when this
+  // returns. Faults wait until Thaw, which is due in any case. False: the engine has failed or stops.
+  bool Freeze();
+  void Thaw();
+  // Before Start, and in place of Attach: this engine's program is a copy of that of `parent`, which is frozen, with
+  // the same pages in memory, none of them protected.
+  void CopyFrom(const RunEngine& parent);
+  // While frozen: pages that the store has, or has had what they were; and those that are not in memory.
+  struct Stored {
+    std::vector<PageRun> all;
+    std::vector<PageRun> remote;
+  };
+  Stored stored() const;
 
   uint64_t resident_pages() const;
   uint64_t attached_pages() const;
@@ -152,6 +165,10 @@ class RunEngine {
   void OnUnknown(uint64_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void Evict();
+  bool Shares() const {
+    MutexLock lock(&mu_);
+    return shares_;
+  }
   bool WantedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ChooseLeaving(std::vector<Leaving>* dirty, std::vector<Leaving>* clean);
   // False: none could be taken.
@@ -177,6 +194,7 @@ class RunEngine {
   CondVar wanted_;   // for the evictors
   CondVar idle_;     // a page has ended being busy, for Detach
   CondVar to_read_;  // for those who read ahead
+  CondVar thawed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   RangeMap ranges_ ABSL_GUARDED_BY(mu_);
   PageTable pages_ ABSL_GUARDED_BY(mu_);
@@ -186,8 +204,11 @@ class RunEngine {
   uint64_t resident_ ABSL_GUARDED_BY(mu_) = 0;                    // pages in memory, or on their way in or out
   uint64_t leaving_ ABSL_GUARDED_BY(mu_) = 0;                     // of those, on their way out
   uint64_t remote_ ABSL_GUARDED_BY(mu_) = 0;                      // kRemote pages
-  uint64_t unknown_faults_ ABSL_GUARDED_BY(mu_) = 0;              // in a row
-  std::deque<uint64_t> queue_ ABSL_GUARDED_BY(mu_);               // homes, the next to leave first
+  uint64_t coming_ ABSL_GUARDED_BY(mu_) = 0;                      // kComing pages
+  bool frozen_ ABSL_GUARDED_BY(mu_) = false;
+  bool shares_ ABSL_GUARDED_BY(mu_) = false;  // the kernel may share pages with a copy: they do not move as they are
+  uint64_t unknown_faults_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
+  std::deque<uint64_t> queue_ ABSL_GUARDED_BY(mu_);   // homes, the next to leave first
   std::vector<uint64_t> left_lately_ ABSL_GUARDED_BY(mu_);
   // Homes are the pages of one area: neighbours there are neighbours in memory.
   const StreamArea homes_{options_.homes};

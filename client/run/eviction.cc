@@ -45,6 +45,7 @@ void RunEngine::ChooseLeaving(std::vector<Leaving>* dirty, std::vector<Leaving>*
   dirty->clear();
   clean->clear();
   MutexLock lock(&mu_);
+  if (frozen_) return;
   const size_t most = std::min<size_t>(queue_.size(), 8 * kBatchPages);
   // What enters again may shrink the queue.
   for (size_t seen = 0; seen < most && !queue_.empty(); ++seen) {
@@ -81,7 +82,7 @@ void RunEngine::Evict() {
   while (true) {
     {
       MutexLock lock(&mu_);
-      while (!WantedLocked() && !stopping_) wanted_.WaitUntil(&mu_, DeadlineAfterMs(kRestMs));
+      while ((frozen_ || !WantedLocked()) && !stopping_) wanted_.WaitUntil(&mu_, DeadlineAfterMs(kRestMs));
       if (stopping_ || failed_.load()) return;
     }
     ChooseLeaving(&dirty, &clean);
@@ -141,16 +142,22 @@ bool RunEngine::DropClean(const std::vector<Leaving>& pages) {
     Fail(status);
     return false;
   }
+  // One that the kernel shares with a copy by fork does not move before it is written to. So it is let through, and has
+  // a try as a dirty one.
+  const bool shares = Shares();
+  for (size_t i = 0; shares && i < pages.size(); ++i) {
+    if (!taken[i]) space_->Unprotect(pages[i].address, 1);
+  }
   uint64_t left = 0;
   MutexLock lock(&mu_);
   for (size_t i = 0; i < pages.size(); ++i) {
     left += taken[i] ? 1 : 0;
-    EndLeaving(pages[i], taken[i] ? RunState::kRemote : RunState::kClean);
+    EndLeaving(pages[i], taken[i] ? RunState::kRemote : shares ? RunState::kDirty : RunState::kClean);
   }
   counters_->evicted_pages.fetch_add(left, std::memory_order_relaxed);
   counters_->stayed_pages.fetch_add(pages.size() - left, std::memory_order_relaxed);
   left_.SignalAll();
-  if (!changing_.empty()) idle_.SignalAll();
+  if (frozen_ || !changing_.empty()) idle_.SignalAll();
   return left > 0;
 }
 
@@ -197,7 +204,7 @@ bool RunEngine::TakeDirty(const std::vector<Leaving>& pages, absl::Span<std::byt
   counters_->evicted_pages.fetch_add(left, std::memory_order_relaxed);
   counters_->stayed_pages.fetch_add(pages.size() - left, std::memory_order_relaxed);
   left_.SignalAll();
-  if (!changing_.empty()) idle_.SignalAll();
+  if (frozen_ || !changing_.empty()) idle_.SignalAll();
   return left > 0;
 }
 

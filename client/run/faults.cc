@@ -33,6 +33,10 @@ std::optional<RunEngine::Coming> RunEngine::Choose(const RunFault& fault) {
   int64_t until_ns = 0;
   MutexLock lock(&mu_);
   while (!stopping_ && !failed_.load()) {
+    if (frozen_) {
+      thawed_.WaitUntil(&mu_, DeadlineAfterMs(kLookMs));
+      continue;
+    }
     const std::optional<uint64_t> home = ranges_.HomeOf(address);
     if (!home.has_value()) {
       OnUnknown(address);
@@ -109,6 +113,7 @@ RunEngine::Coming RunEngine::Claim(Run* run, RunState from) {
     page.waiter = false;
     ++run->count;
   }
+  coming_ += run->count;
   if (run->count == 0) return {};
   return {run->lowest(), *ranges_.AddressOf(run->lowest()), run->count, from, /*writable=*/false, std::nullopt};
 }
@@ -212,6 +217,7 @@ void RunEngine::EndComing(const Coming& coming, RunState state, bool wake) {
   {
     MutexLock lock(&mu_);
     const bool came = state != coming.from;
+    coming_ -= coming.count;
     for (uint64_t i = 0; i < coming.count; ++i) {
       const uint64_t home = coming.home + i;
       RunPage& page = pages_[home];
@@ -227,7 +233,7 @@ void RunEngine::EndComing(const Coming& coming, RunState state, bool wake) {
       if (coming.from == RunState::kRemote) remote_ += coming.count;
       left_.SignalAll();
     }
-    if (!changing_.empty()) idle_.SignalAll();
+    if (frozen_ || !changing_.empty()) idle_.SignalAll();
   }
   if (wake) space_->Wake(coming.address, coming.count);
 }

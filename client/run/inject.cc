@@ -86,13 +86,14 @@ class BorrowedThread {
     return Run(number, arguments, now);
   }
   // The clone(2) at the beginning of the helper's code.
-  absl::StatusOr<int64_t> Clone(int socket) {
+  absl::StatusOr<int64_t> Clone(int socket, HelperParent parent) {
     user_regs_struct now = registers_;
     now.rip = HelperPlace::kBase;
     now.r12 = static_cast<uint64_t>(socket);
     now.r13 = HelperPlace::kMessage;
     now.r14 = static_cast<uint64_t>(pid_);
-    return Run(SYS_clone, {CLONE_VM | CLONE_PARENT | SIGCHLD, HelperPlace::kStackTop, 0, 0, 0}, now);
+    const uint64_t flags = CLONE_VM | (parent == HelperParent::kPrograms ? CLONE_PARENT | SIGCHLD : 0);
+    return Run(SYS_clone, {flags, HelperPlace::kStackTop, 0, 0, 0}, now);
   }
 
  private:
@@ -179,7 +180,7 @@ absl::StatusOr<int> AwaitStop(pid_t thread) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<Helper>> InjectHelper(pid_t program) {
+absl::StatusOr<std::unique_ptr<Helper>> InjectHelper(pid_t program, HelperParent parent) {
   const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, program, 0)));
   if (!pidfd.valid()) return ErrnoStatus(errno, "pidfd_open");
   BorrowedThread thread(program);
@@ -195,7 +196,7 @@ absl::StatusOr<std::unique_ptr<Helper>> InjectHelper(pid_t program) {
   fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
   // The helper must not have this end: it would not see that this process has ended.
   NRAM_RETURN_IF_ERROR(CallOk(&thread, "close", SYS_close, {static_cast<uint64_t>(ends[0])}).status());
-  NRAM_ASSIGN_OR_RETURN(const int64_t helper_pid, thread.Clone(ends[1]));
+  NRAM_ASSIGN_OR_RETURN(const int64_t helper_pid, thread.Clone(ends[1], parent));
   if (helper_pid < 0) return ErrnoStatus(static_cast<int>(-helper_pid), "clone of the helper");
   UniqueFd helper_pidfd(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(helper_pid), 0)));
   if (!helper_pidfd.valid()) return ErrnoStatus(errno, "pidfd_open of the helper");

@@ -14,11 +14,15 @@ namespace nram {
 // left to whoever reaps it.
 absl::StatusOr<int> AwaitStop(pid_t thread);
 
-// Puts a helper into the memory of a program that has just been executed. `program`: its main thread, stopped where
-// execve(2) returns (a stop by PTRACE_SYSCALL), traced by the calling thread. It is as it was afterwards, and still
-// stopped. The helper is a child of whoever is the program's parent. Blocks for a fraction of a millisecond.
-// FAILED_PRECONDITION: the program has something at the helper's address. UNAVAILABLE: it has ended.
-absl::StatusOr<std::unique_ptr<Helper>> InjectHelper(pid_t program);
+// Whose child the helper is: of the program's own parent, or of the program. Then wait(2) does not see it there (it has
+// no exit signal), but for __WALL.
+enum class HelperParent { kPrograms, kProgram };
+
+// Puts a helper into the memory of a program that has just been executed, or forked. `program`: its main thread,
+// stopped where execve(2) or fork(2) returns (a stop by PTRACE_SYSCALL, or a child's first one), traced by the calling
+// thread. It is as it was afterwards, and still stopped. Blocks for a fraction of a millisecond. FAILED_PRECONDITION:
+// the program has something at the helper's address. UNAVAILABLE: it has ended.
+absl::StatusOr<std::unique_ptr<Helper>> InjectHelper(pid_t program, HelperParent parent);
 
 }  // namespace nram
 

@@ -79,6 +79,13 @@ class PageTable {
       i += take;
     }
   }
+  // All pages of which something is known, and some others; blocks of 512 in any order.
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    for (const auto& [block, pages] : blocks_) {
+      for (uint64_t i = 0; i < kBlockPages; ++i) visit(block * kBlockPages + i, (*pages)[i]);
+    }
+  }
   uint64_t memory_bytes() const { return blocks_.size() * (sizeof(Block) + 32); }
 
  private:

@@ -57,11 +57,11 @@ bool MayBeRemote(const seccomp_data& call) {
 
 }  // namespace
 
-ProgramMemory::ProgramMemory(const RunOptions& options, std::unique_ptr<Helper> helper, PageStore* store,
-                             RunCounters* counters, RunEngine::OnFatal on_fatal)
+ProgramMemory::ProgramMemory(const RunOptions& options, std::unique_ptr<Helper> helper,
+                             std::unique_ptr<PageViews::View> store, RunCounters* counters, RunEngine::OnFatal on_fatal)
     : options_(options),
       helper_(std::move(helper)),
-      store_(store),
+      store_(std::move(store)),
       counters_(counters),
       on_fatal_(std::move(on_fatal)) {}
 
@@ -75,6 +75,7 @@ ProgramMemory::~ProgramMemory() {
   engine_.reset();
   // If somebody has killed the helper, others who share the memory are not to read zeros.
   if (!helper_->Dismiss(looked_after) && space_ != nullptr) space_->PoisonMissing(looked_after);
+  if (gives_back_) store_->Release();
 }
 
 void ProgramMemory::TakeLimits(pid_t thread) {
@@ -160,7 +161,7 @@ absl::Status ProgramMemory::Arm() {
   LiftLimits(false);
   NRAM_RETURN_IF_ERROR(space.status());
   space_ = *std::move(space);
-  engine_ = std::make_unique<RunEngine>(options_, space_.get(), store_, counters_, on_fatal_);
+  engine_ = std::make_unique<RunEngine>(options_, space_.get(), store_.get(), counters_, on_fatal_);
   NRAM_ASSIGN_OR_RETURN(const int64_t brk, helper_->Call(SYS_brk, {0}));
   brk_ = static_cast<uint64_t>(brk);
   NRAM_ASSIGN_OR_RETURN(const std::vector<AddressRun> runs, ReadRemotable(helper_->pid()));
@@ -376,6 +377,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
   const uint64_t old_length = RoundUp(call.args[1], kPageBytes);
   const uint64_t new_length = RoundUp(call.args[2], kPageBytes);
   if (!armed()) {
+    partly_inherited_ |= advised_small_ && new_length > old_length;
     if (new_length > old_length) NRAM_RETURN_IF_ERROR(Grow(GrowthOf(call)));
     if (!armed()) return MakeUnarmed(call);
   }
@@ -434,6 +436,10 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
 }
 
 ProgramMemory::AnswerOr ProgramMemory::OnMadvise(const seccomp_data& call) {
+  if (call.args[2] == MADV_DONTFORK || call.args[2] == MADV_WIPEONFORK) {
+    NRAM_RETURN_IF_ERROR(OnForkAdvice(call));
+    return kGoOn;
+  }
   const bool frees = call.args[2] == MADV_FREE;
   if (!armed()) {
     // A page that is free may be dropped by the kernel when the engine counts it already.

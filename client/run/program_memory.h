@@ -13,16 +13,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/run/engine.h"
 #include "client/run/fault_threads.h"
 #include "client/run/helper.h"
-#include "client/run/page_store.h"
+#include "client/run/page_views.h"
 #include "client/run/task_space.h"
 
 namespace nram {
 
-// The memory of one program, from its execve(2) to the next or to its end: what its calls do to it. While all of its
-// mappings fit the budget it only counts them. For one thread, the one that hears of the calls.
+// The memory of one program, from its execve(2) or fork(2) to the next execve or to its end: what its calls do to it.
+// While all of its mappings fit the budget it only counts them. For one thread, the one that hears of the calls.
 class ProgramMemory {
  public:
   // What is done about a call: nothing (the kernel makes it), or it has been made.
@@ -31,23 +32,33 @@ class ProgramMemory {
     int64_t result = 0;  // as the kernel's: -errno
   };
 
-  ProgramMemory(const RunOptions& options, std::unique_ptr<Helper> helper, PageStore* store, RunCounters* counters,
-                RunEngine::OnFatal on_fatal);
+  ProgramMemory(const RunOptions& options, std::unique_ptr<Helper> helper, std::unique_ptr<PageViews::View> store,
+                RunCounters* counters, RunEngine::OnFatal on_fatal);
   // The helper ends. The program may have ended, or executed another one.
   ~ProgramMemory();
 
   // To be called first: data that begins as zeros may exceed the budget already.
   absl::Status Begin() { return Grow(0, /*look=*/true); }
   pid_t helper_pid() const { return helper_->pid(); }
+  int helper_pidfd() const { return helper_->pidfd(); }
   bool armed() const { return engine_ != nullptr; }
   uint64_t remotable_bytes() const { return remotable_bytes_; }
-  // The pages of the store that it may have written are below it.
-  uint64_t homes() const { return armed() ? engine_->homes() : 0; }
+  // Its end forgets what the store has of it.
+  void GiveBackAtEnd() { gives_back_ = true; }
   // Whether the call may arm: all may not fit any more.
   bool MayArm(const seccomp_data& call) const;
   // A call of a thread that has this memory. Blocks as long as the call, and for pages that are under way. An error
   // means that the program cannot go on.
   absl::StatusOr<Answer> OnCall(pid_t thread, const seccomp_data& call);
+
+  // fork(2) of armed memory. UNIMPLEMENTED: a child of this call could not be looked after, and why.
+  absl::Status CheckFork(pid_t thread, const seccomp_data& call) const;
+  // From here to EndFork faults wait, and no page comes or leaves. False: the program is to end. EndFork is due in any
+  // case.
+  bool BeginFork(const seccomp_data& call);
+  void EndFork() { engine_->Thaw(); }
+  // Between them: the memory of the child that the kernel has made, which has not run yet. `helper`: the child's.
+  absl::StatusOr<std::unique_ptr<ProgramMemory>> Fork(std::unique_ptr<Helper> helper, RunEngine::OnFatal on_fatal);
 
  private:
   using AnswerOr = absl::StatusOr<Answer>;
@@ -66,6 +77,8 @@ class ProgramMemory {
   AnswerOr OnMremap(const seccomp_data& call);
   AnswerOr OnMadvise(const seccomp_data& call);
   AnswerOr OnMlock(const seccomp_data& call);
+  // Advice of what a child is to inherit.
+  absl::Status OnForkAdvice(const seccomp_data& call);
   AnswerOr OnThreadWord(uint64_t address);
   // What becomes of pages with words of threads: they are mapped no more, elsewhere, or as they were and empty.
   void ForgetPins(uint64_t begin, uint64_t end) { pins_.erase(pins_.lower_bound(begin), pins_.lower_bound(end)); }
@@ -92,7 +105,7 @@ class ProgramMemory {
 
   const RunOptions options_;
   const std::unique_ptr<Helper> helper_;
-  PageStore* const store_;
+  const std::unique_ptr<PageViews::View> store_;
   RunCounters* const counters_;
   const RunEngine::OnFatal on_fatal_;
   uint64_t remotable_bytes_ = 0;       // while not armed: at most so much is mapped that might be remote
@@ -100,8 +113,11 @@ class ProgramMemory {
   bool threaded_ = false;              // more than one thread has been begun
   bool locks_ = false;                 // some of it is locked (mlock)
   bool locks_future_ = false;          // what is mapped later, too
-  uint64_t brk_ = 0;                   // the end of the heap; 0: not known yet
-  std::set<uint64_t> pins_;            // pages that words of threads are in
+  bool gives_back_ = false;
+  bool partly_inherited_ = false;  // a child would not inherit all as it is (MADV_DONTFORK, MADV_WIPEONFORK)
+  bool advised_small_ = false;     // the same of memory that may not be remote as it is
+  uint64_t brk_ = 0;               // the end of the heap; 0: not known yet
+  std::set<uint64_t> pins_;        // pages that words of threads are in
   std::vector<std::byte> pin_buffer_;
   std::unique_ptr<TaskSpace> space_;
   std::unique_ptr<RunEngine> engine_;

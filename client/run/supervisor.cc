@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -64,6 +65,8 @@ Supervisor::Supervisor(std::string path, std::vector<std::string> words, const R
     : path_(std::move(path)), words_(std::move(words)), options_(options), counters_(counters) {}
 
 Supervisor::~Supervisor() {
+  for (const Child& child : children_) syscall(SYS_pidfd_send_signal, child.pidfd.get(), SIGKILL, nullptr, 0);
+  children_.clear();
   if (program_ < 0 || end_.has_value()) return;
   Kill();
   go_.reset();
@@ -153,21 +156,34 @@ absl::Status Supervisor::Failure() {
 void Supervisor::Kill() const { syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0); }
 
 absl::StatusOr<RunEnd> Supervisor::Run(PageStore* store) {
-  store_ = store;
+  views_ = std::make_unique<PageViews>(store);
   if (write(go_.get(), "g", 1) != 1) return ErrnoStatus(errno, "starting the program");
-  while (true) {
-    pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    if (poll(fds, 2, held_.empty() ? -1 : kHeldLookMs) < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
-    if (!held_.empty()) RefuseLateHeld();
-    if ((fds[0].revents & POLLIN) != 0) OnSignal();
-    if ((fds[1].revents & POLLIN) != 0) OnNotification();
-    if (end_.has_value()) memory_.reset();
-    // Nobody is left whose calls would be told.
-    if (end_.has_value() && (fds[1].revents & (POLLHUP | POLLERR)) != 0) break;
-  }
+  while (!ended_) NRAM_RETURN_IF_ERROR(Await());
   if (end_->signal == SIGKILL) NRAM_RETURN_IF_ERROR(Failure());
   if (!report_.begun && end_->code == 127) return absl::NotFoundError(absl::StrCat(path_, ": cannot be executed"));
   return *end_;
+}
+
+absl::Status Supervisor::Await() {
+  std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+  for (const Child& child : children_) {
+    fds.push_back({child.pidfd.get(), POLLIN, 0});
+    fds.push_back({child.memory->helper_pidfd(), POLLIN, 0});
+  }
+  if (poll(fds.data(), fds.size(), held_.empty() ? -1 : kHeldLookMs) < 0 && errno != EINTR) {
+    return ErrnoStatus(errno, "poll");
+  }
+  if (!held_.empty()) RefuseLateHeld();
+  if ((fds[0].revents & POLLIN) != 0) OnSignal();
+  if (std::any_of(fds.begin() + 2, fds.end(), [](const pollfd& fd) { return fd.revents != 0; })) EndChildren();
+  if ((fds[1].revents & POLLIN) != 0) OnNotification();
+  if (end_.has_value() && memory_ != nullptr) {
+    if (!children_.empty()) memory_->GiveBackAtEnd();
+    memory_.reset();
+  }
+  // Nobody is left whose calls would be told.
+  ended_ = end_.has_value() && (fds[1].revents & (POLLHUP | POLLERR)) != 0;
+  return absl::OkStatus();
 }
 
 void Supervisor::OnSignal() {
@@ -203,10 +219,24 @@ void Supervisor::OnStopped(pid_t pid, int status) {
   const int signal = WSTOPSIG(status);
   const int event = status >> 16;
   if (event == PTRACE_EVENT_EXEC) return OnExecuted(pid);
-  const bool forks = forks_.contains(pid);
+  if (event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE || event == PTRACE_EVENT_FORK) {
+    // A handler of a signal has begun a thread, or a process with the same memory, in place of the fork.
+    unsigned long begun = 0;
+    ptrace(PTRACE_GETEVENTMSG, pid, nullptr, &begun);
+    if (AwaitStop(static_cast<pid_t>(begun)).ok()) ptrace(PTRACE_DETACH, begun, nullptr, nullptr);
+    ptrace(PTRACE_SYSCALL, pid, nullptr, nullptr);
+    return;
+  }
+  const auto fork = forks_.find(pid);
+  const bool forks = fork != forks_.end();
   if (forks && signal == (SIGTRAP | 0x80) && HasForked(pid)) return OnForked(pid);
   const auto go_on = forks ? PTRACE_SYSCALL : PTRACE_CONT;
   if (!traced_.contains(pid)) {
+    if (event == PTRACE_EVENT_STOP && signal == SIGTRAP) {
+      // A child whose parent was killed while it forked: nobody looks after it.
+      kill(pid, SIGKILL);
+      return;
+    }
     // Of job control. This process stops as well, so that the shell takes the job as stopped. SIGSTOP is for the
     // program alone: whoever has sent it continues the program alone, too, whose faults are to be answered then.
     if (pid == program_ && signal != SIGSTOP) {
@@ -214,6 +244,9 @@ void Supervisor::OnStopped(pid_t pid, int status) {
       kill(program_, SIGCONT);
     }
     return;
+  }
+  if (forks && fork->second.armed) {
+    fork->second.ready = ptrace(PTRACE_SETOPTIONS, pid, nullptr, kForkOptions) == 0;
   }
   if (event == PTRACE_EVENT_STOP) {
     const bool group = signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
@@ -225,10 +258,27 @@ void Supervisor::OnStopped(pid_t pid, int status) {
 }
 
 void Supervisor::OnExecuted(pid_t pid) {
-  // The thread that has made the call, whatever its number was, has the program's.
-  traced_.clear();
+  const auto child =
+      std::find_if(children_.begin(), children_.end(), [pid](const Child& one) { return one.pid == pid; });
+  if (child != children_.end()) {
+    // The new program is local.
+    EndChild(child);
+    ptrace(PTRACE_DETACH, pid, nullptr, nullptr);
+    traced_.erase(pid);
+    // Of its other threads none is left.
+    std::erase_if(traced_, [](pid_t thread) { return access(absl::StrCat("/proc/", thread).c_str(), F_OK) != 0; });
+    std::erase_if(forks_, [this](const auto& one) { return !traced_.contains(one.first); });
+    if (forks_.empty()) AnswerHeld();
+    return;
+  }
+  // The thread that has made the call, whatever its number was, has the program's. The program's others are no more.
+  std::erase_if(traced_, [this](pid_t thread) {
+    return std::none_of(children_.begin(), children_.end(),
+                        [thread](const Child& one) { return IsThreadOf(one.pid, thread); });
+  });
+  std::erase_if(forks_, [this](const auto& one) { return !traced_.contains(one.first); });
   traced_.insert(pid);
-  forks_.clear();
+  forks_.erase(pid);
   // Of threads that have ended, and of others that share the memory.
   for (Held& one : held_) one.until_ns = 0;
   RefuseLateHeld();
@@ -248,9 +298,8 @@ void Supervisor::OnExecuted(pid_t pid) {
 
 absl::Status Supervisor::LookAfter(pid_t pid) {
   // The room in the pool of the program that was there before.
-  const uint64_t homes = memory_ != nullptr ? memory_->homes() : 0;
+  if (memory_ != nullptr) memory_->GiveBackAtEnd();
   memory_.reset();
-  if (homes > 0) store_->Forget(0, homes);
   // To where the call returns: registers can be set there.
   int status = 0;
   do {
@@ -258,8 +307,8 @@ absl::Status Supervisor::LookAfter(pid_t pid) {
     NRAM_ASSIGN_OR_RETURN(status, AwaitStop(pid));
   } while (WSTOPSIG(status) != (SIGTRAP | 0x80));
   if (!Is64Bit(pid)) return absl::UnimplementedError("the program is not a 64-bit one");
-  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Helper> helper, InjectHelper(pid));
-  memory_ = std::make_unique<ProgramMemory>(options_, std::move(helper), store_, counters_,
+  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Helper> helper, InjectHelper(pid, HelperParent::kPrograms));
+  memory_ = std::make_unique<ProgramMemory>(options_, std::move(helper), views_->Make(), counters_,
                                             [this](const absl::Status& failure) { Fail(failure); });
   NRAM_RETURN_IF_ERROR(memory_->Begin());
   report_.armed |= memory_->armed();

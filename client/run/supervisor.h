@@ -3,9 +3,12 @@
 
 #include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/types.h>
 
 #include <cstdint>
+#include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -18,6 +21,7 @@
 #include "base/sync.h"
 #include "client/run/engine.h"
 #include "client/run/page_store.h"
+#include "client/run/page_views.h"
 #include "client/run/program_memory.h"
 
 namespace nram {
@@ -33,12 +37,14 @@ struct RunReport {
   bool armed = false;  // its mappings have outgrown the budget
   uint64_t refused_forks = 0;
   uint64_t refused_hidings = 0;  // of its memory, from this process (PR_SET_DUMPABLE)
-  uint64_t children = 0;         // processes that it has begun; they are local
+  uint64_t children = 0;         // processes that have been forked; they are local
+  uint64_t armed_children = 0;   // of those that had outgrown the budget: they have remote memory, too
   uint64_t local_programs = 0;   // that it has executed itself, and that cannot be looked after
 };
 
-// Runs one program with its memory within a budget. One at a time in a process. All calls are for the thread that calls
-// Start, which must be the process' first one, and be alone then.
+// Runs one program with its memory within a budget, and so each process that it forks once it has outgrown it. One at a
+// time in a process. All calls are for the thread that calls Start, which must be the process' first one, and be alone
+// then.
 class Supervisor {
  public:
   // `path`: of the program; `words`: its arguments, with its name.
@@ -56,11 +62,34 @@ class Supervisor {
   const RunReport& report() const { return report_; }
 
  private:
+  // Memory that is looked after, and the process that it belongs to.
+  struct Owner {
+    ProgramMemory* memory = nullptr;  // null: nobody's, it is local
+    pid_t process = -1;
+  };
+  // A process that was forked and has memory that is looked after.
+  struct Child {
+    pid_t pid = -1;
+    UniqueFd pidfd;
+    std::unique_ptr<ProgramMemory> memory;
+  };
+  // A fork(2) that is under way.
+  struct Fork {
+    bool armed = false;
+    bool ready = false;  // a child of its will be traced
+  };
+  struct Held {
+    seccomp_notif told;
+    int64_t until_ns;
+  };
+
   [[noreturn]] void BeTheProgram(int status_fd, int go_fd) const;
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Failure() ABSL_LOCKS_EXCLUDED(mu_);
   void Kill() const;
 
+  // Waits for what there is to do.
+  absl::Status Await();
   void OnSignal();
   void Reap();
   void OnStopped(pid_t pid, int status);
@@ -68,41 +97,52 @@ class Supervisor {
   absl::Status LookAfter(pid_t pid);
 
   void OnNotification();
-  void AnswerCall(const seccomp_notif& told, bool own);
+  void AnswerCall(const seccomp_notif& told, const Owner& owner);
   // Those that came while a thread was forking: all of them, or those that have waited for too long.
   void AnswerHeld();
   void RefuseLateHeld();
-  // Of a call of the program's own.
-  absl::StatusOr<ProgramMemory::Answer> OnCall(pid_t thread, const seccomp_data& call);
-  bool IsProgram(pid_t thread) const;
-  // Whether a thread has the program's memory. Nothing: the kernel does not say.
-  std::optional<bool> SharesMemory(pid_t thread) const;
-  // Whether a call that was told is to be dealt with; else it is local. An error: that is not known, while the memory
-  // is armed.
-  absl::StatusOr<bool> IsOwn(const seccomp_notif& told) const;
+  // Of a call of memory that is looked after. Nothing: it has been answered already.
+  absl::StatusOr<std::optional<ProgramMemory::Answer>> OnCall(const seccomp_notif& told, const Owner& owner);
+  // Whose memory a thread has that was told. An error: that is not known, while memory is armed.
+  absl::StatusOr<Owner> OwnerOf(const seccomp_notif& told);
   void Answer(uint64_t id, const ProgramMemory::Answer& answer) const;
-  ProgramMemory::Answer OnFork(pid_t thread);
+
+  // Forks.
+  std::optional<ProgramMemory::Answer> OnFork(const seccomp_notif& told, const Owner& owner);
+  ProgramMemory::Answer RefuseFork(absl::string_view why);
+  // Lets a thread of armed memory fork, and looks after the child.
+  void ForkArmed(const seccomp_notif& told, const Owner& owner);
+  absl::Status AdoptChild(ProgramMemory* parent, pid_t pid);
+  // A child that could not be looked after, or cannot any more.
+  void KillChild(pid_t pid, int pidfd, const absl::Status& status) const;
+  // Their memory has gone.
+  void EndChild(std::list<Child>::iterator child);
+  void EndChildren();
   // prctl(PR_SET_DUMPABLE).
   ProgramMemory::Answer OnDumpable(const seccomp_data& call);
   // Whether a thread that has stopped at a call is at the end of its fork(2), for good or bad.
   bool HasForked(pid_t thread) const;
   void OnForked(pid_t thread);
+  void EndTracedFork(pid_t thread);
+
+  // Of a thread that forks armed memory. If this process ends in between, so do both.
+  static constexpr int kForkOptions = PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL |
+                                      PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE;
+  static bool IsThreadOf(pid_t process, pid_t thread);
 
   const std::string path_;
   const std::vector<std::string> words_;
   const RunOptions options_;
   RunCounters* const counters_;
-  PageStore* store_ = nullptr;
+  std::unique_ptr<PageViews> views_;
   RunReport report_;
 
   pid_t program_ = -1;
   std::optional<RunEnd> end_;
-  std::set<pid_t> traced_;  // threads
-  std::set<pid_t> forks_;   // of those, the ones whose fork(2) is under way
-  struct Held {
-    seccomp_notif told;
-    int64_t until_ns;
-  };
+  bool ended_ = false;           // all processes
+  std::set<pid_t> traced_;       // threads
+  std::map<pid_t, Fork> forks_;  // of those, the ones whose fork(2) is under way
+  std::list<Child> children_;
   std::vector<Held> held_;  // calls that wait for its end
   sigset_t old_mask_ = {};
   UniqueFd pidfd_;     // the program's

@@ -65,6 +65,21 @@ pid_t ProcessOf(pid_t thread) {
   return line == nullptr ? thread : static_cast<pid_t>(strtol(line + 6, nullptr, 10));
 }
 
+absl::StatusOr<std::string> ReadRights(pid_t task) {
+  char text[4096] = {};
+  const UniqueFd file(open(absl::StrCat("/proc/", task, "/status").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid() || read(file.get(), text, sizeof(text) - 1) <= 0) {
+    return ErrnoStatus(errno, "reading the program's /proc/PID/status");
+  }
+  std::string rights;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    for (const absl::string_view name : {"Uid:", "CapEff:", "Seccomp:", "Seccomp_filters:"}) {
+      if (line.substr(0, name.size()) == name) absl::StrAppend(&rights, line, "\n");
+    }
+  }
+  return rights;
+}
+
 absl::StatusOr<std::vector<bool>> ReadPresent(pid_t task, const AddressRun& run) {
   constexpr uint64_t kThere = uint64_t{3} << 62;  // present, or swapped
   const UniqueFd file(open(absl::StrCat("/proc/", task, "/pagemap").c_str(), O_RDONLY | O_CLOEXEC));

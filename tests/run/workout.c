@@ -10,7 +10,12 @@
 //   mapthreads MIB the same by four threads
 //   refused MIB    calls that the kernel refuses, and that so change nothing; advice and locks
 //   brk MIB        the heap's end, up and down
-//   fork MIB       fork(2) with so much in memory: says what came of it
+//   fork MIB       fork(2) with so much in memory: the child verifies, writes its own and forks, too; nobody sees the
+//                  other's words
+//   forks MIB      children that write at the same time as their parent, whose threads write, too
+//   forkexec MIB   fork(2) and execution of true(1), many times, while the parent writes
+//   orphans MIB    a child that outlives its parent, and says so on the standard output
+//   advised MIB    fork(2) with memory that is not to be inherited: says what came of it
 //   vfork MIB      posix_spawn of true(1) with so much in memory
 //   sharer MIB     a child that shares the memory kills the program, and must not go on with zeros
 //   orphan MIB     the same, and it kills the supervisor
@@ -350,26 +355,137 @@ static void DoBrk(size_t bytes) {
   }
 }
 
+static void AwaitChild(pid_t child) {
+  int status = 0;
+  Check(waitpid(child, &status, 0) == child && status == 0, "the child");
+}
+
+// Verifies what it has inherited, makes it its own, and has a child that does the same.
+static void BeChild(uint64_t* words, size_t bytes, uint64_t salt, int generations) {
+  Verify(words, bytes / 8, salt);
+  const pid_t child = generations > 1 ? fork() : 0;
+  Check(child >= 0, "fork in a child");
+  if (generations > 1 && child == 0) BeChild(words, bytes, salt, generations - 1);
+  Fill(words, bytes / 8, salt + 1);
+  // Memory of its own comes and goes as before.
+  uint64_t* const more = Allocate(bytes / 2);
+  Fill(more, bytes / 16, salt + 2);
+  Verify(words, bytes / 8, salt + 1);
+  Verify(more, bytes / 16, salt + 2);
+  free(more);
+  if (child > 0) AwaitChild(child);
+  _exit(0);
+}
+
 static void DoFork(size_t bytes) {
   uint64_t* const words = Allocate(bytes);
   Fill(words, bytes / 8, 3);
-  const pid_t child = fork();
-  if (child < 0) {
-    Check(errno == ENOMEM, "the error of fork");
-    Verify(words, bytes / 8, 3);
-    printf("refused ");
-    return;
+  for (int round = 0; round < 2; ++round) {
+    const pid_t child = fork();
+    Check(child >= 0, "fork");
+    if (child == 0) BeChild(words, bytes, 3 + (uint64_t)round, 3);
+    Verify(words, bytes / 8, 3 + (uint64_t)round);
+    Fill(words, bytes / 8, 4 + (uint64_t)round);
+    AwaitChild(child);
+    int status;
+    Check(waitpid(-1, &status, 0) == -1 && errno == ECHILD, "nobody else's end is seen");
+    Verify(words, bytes / 8, 4 + (uint64_t)round);
   }
-  if (child == 0) {
-    Verify(words, bytes / 8, 3);
-    Fill(words, bytes / 8, 4);
-    Verify(words, bytes / 8, 4);
-    _exit(0);
+}
+
+struct ForkShare {
+  uint64_t* words;
+  size_t count;
+  volatile int* stop;
+};
+
+// Keeps its words what they are, and writes to all of them.
+static void* KeepWriting(void* context) {
+  const struct ForkShare* const share = context;
+  while (!*share->stop) {
+    for (size_t i = 0; i < share->count; i += 64) {
+      Check(share->words[i] == Mix(i + 5), "a word of a thread");
+      share->words[i] = Mix(i + 5);
+    }
   }
-  int status = 0;
-  Check(waitpid(-1, &status, 0) == child && status == 0, "the child");
-  Check(waitpid(-1, &status, 0) == -1 && errno == ECHILD, "nobody else's end is seen");
+  return NULL;
+}
+
+static void DoForks(size_t bytes) {
+  enum { kThreads = 2, kChildren = 4 };
+  volatile int stop = 0;
+  pthread_t threads[kThreads];
+  struct ForkShare shares[kThreads];
+  for (size_t i = 0; i < kThreads; ++i) {
+    shares[i] = (struct ForkShare){Allocate(bytes / 4), bytes / 4 / 8, &stop};
+    Fill(shares[i].words, shares[i].count, 5);
+  }
+  uint64_t* const words = Allocate(bytes / 2);
+  Fill(words, bytes / 16, 6);
+  for (size_t i = 0; i < kThreads; ++i) {
+    Check(pthread_create(&threads[i], NULL, &KeepWriting, &shares[i]) == 0, "pthread_create");
+  }
+  pid_t children[kChildren];
+  for (uint64_t i = 0; i < kChildren; ++i) {
+    children[i] = fork();
+    Check(children[i] >= 0, "fork");
+    if (children[i] == 0) {
+      Verify(words, bytes / 16, 6 + i);
+      for (size_t k = 0; k < kThreads; ++k) Verify(shares[k].words, shares[k].count, 5);
+      Fill(words, bytes / 16, 100 + i);
+      Verify(words, bytes / 16, 100 + i);
+      _exit(0);
+    }
+    Fill(words, bytes / 16, 6 + i + 1);
+  }
+  for (size_t i = 0; i < kChildren; ++i) AwaitChild(children[i]);
+  Verify(words, bytes / 16, 6 + kChildren);
+  stop = 1;
+  for (size_t i = 0; i < kThreads; ++i) pthread_join(threads[i], NULL);
+}
+
+static void DoForkExec(size_t bytes) {
+  uint64_t* const words = Allocate(bytes);
+  Fill(words, bytes / 8, 3);
+  const size_t part = bytes / 8 / 20;
+  for (size_t i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    Check(child >= 0, "fork");
+    if (child == 0) {
+      execlp("no-such-program-anywhere", "none", NULL);
+      execlp("true", "true", NULL);
+      _exit(1);
+    }
+    for (size_t k = (part * i + 63) / 64 * 64; k < part * (i + 1); k += 64) words[k] = Mix(k + 3);
+    AwaitChild(child);
+  }
   Verify(words, bytes / 8, 3);
+  Check(system("exit 7") == 7 << 8, "system");
+}
+
+static void DoOrphans(size_t bytes) {
+  int ends[2];
+  char byte = 0;
+  uint64_t* const words = Allocate(bytes);
+  Fill(words, bytes / 8, 3);
+  Check(pipe(ends) == 0, "pipe");
+  const pid_t child = fork();
+  Check(child >= 0, "fork");
+  if (child > 0) {
+    Fill(words, bytes / 8, 4);
+    return;  // and ends
+  }
+  close(ends[1]);
+  Check(read(ends[0], &byte, 1) == 0, "the end of the parent");
+  BeChild(words, bytes, 3, 2);
+}
+
+static void DoAdvised(size_t bytes) {
+  char* const words = (char*)Allocate(bytes);
+  Fill((uint64_t*)words, bytes / 8, 3);
+  Check(madvise(words + PAGE - (uintptr_t)words % PAGE, PAGE, MADV_WIPEONFORK) == 0, "MADV_WIPEONFORK");
+  printf(fork() == -1 && errno == ENOMEM ? "refused " : "wrong ");
+  Verify((uint64_t*)words, bytes / 8, 3);
 }
 
 static void DoSpawn(size_t bytes) {
@@ -446,6 +562,14 @@ int main(int argc, char** argv) {
     DoBrk(bytes);
   else if (strcmp(what, "fork") == 0)
     DoFork(bytes);
+  else if (strcmp(what, "forks") == 0)
+    DoForks(bytes);
+  else if (strcmp(what, "forkexec") == 0)
+    DoForkExec(bytes);
+  else if (strcmp(what, "orphans") == 0)
+    DoOrphans(bytes);
+  else if (strcmp(what, "advised") == 0)
+    DoAdvised(bytes);
   else if (strcmp(what, "vfork") == 0)
     DoSpawn(bytes);
   else if (strcmp(what, "sharer") == 0 || strcmp(what, "orphan") == 0 || strcmp(what, "shared") == 0)

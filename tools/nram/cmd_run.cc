@@ -155,6 +155,7 @@ void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounter
                                 {"stayed_pages", counters.stayed_pages.load()},
                                 {"budget_waits", counters.budget_waits.load()},
                                 {"children", report.children},
+                                {"armed_children", report.armed_children},
                                 {"refused_forks", report.refused_forks},
                                 {"local_programs", report.local_programs}}
                      .dump()
@@ -172,6 +173,7 @@ void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounter
               << " here";
   }
   if (report.refused_forks > 0) std::cerr << "; " << report.refused_forks << " forks refused";
+  if (report.armed_children > 0) std::cerr << "; " << report.armed_children << " children with remote memory";
   if (report.children > 0) std::cerr << "; " << report.children << " children, which were local";
   std::cerr << "\n";
 }
@@ -264,9 +266,9 @@ the budget runs as without.
        R"(
 Remote is what the program allocates: its heap, large mappings, large data that begins as zeros.
 Its code, files, shared memory and stacks stay here. Threads, static programs and programs that
-have an allocator of their own are as good as others. Children are not looked after: their memory
-is this machine's. Once the program has outgrown its budget it cannot fork (ENOMEM, and a message);
-starting other programs by vfork or posix_spawn works, as the C library's system(3) does.
+have an allocator of their own are as good as others. A child that is forked once the program has
+outgrown its budget has a budget of the same size. Other children are not looked after, nor are
+programs that children execute: their memory is this machine's.
 
 If the pool fails, or this command is killed, the program is killed, so that it does not go on with
 zeros.
