@@ -159,6 +159,7 @@ absl::StatusOr<RunEnd> Supervisor::Run(PageStore* store) {
   views_ = std::make_unique<PageViews>(store);
   if (write(go_.get(), "g", 1) != 1) return ErrnoStatus(errno, "starting the program");
   while (!ended_) NRAM_RETURN_IF_ERROR(Await());
+  Reap();
   if (end_->signal == SIGKILL) NRAM_RETURN_IF_ERROR(Failure());
   if (!report_.begun && end_->code == 127) return absl::NotFoundError(absl::StrCat(path_, ": cannot be executed"));
   return *end_;

@@ -2,12 +2,14 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/user.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -93,6 +95,8 @@ void Supervisor::ForkArmed(const seccomp_notif& told, const Owner& owner) {
 
 absl::Status Supervisor::AdoptChild(ProgramMemory* parent, pid_t pid) {
   NRAM_RETURN_IF_ERROR(AwaitStop(pid).status());
+  // Of the helpers that children leave, too.
+  prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   // Its own children are none of this call's; the end of this process still is its own.
   if (ptrace(PTRACE_SETOPTIONS, pid, nullptr, PTRACE_O_EXITKILL) != 0) return ErrnoStatus(errno, "PTRACE_SETOPTIONS");
   Child child;

@@ -71,10 +71,20 @@ for sharer in sharer orphan; do
   [ "$code" -eq 137 ] && [[ $out != *wrong* ]] || fail "$sharer: exit $code: $out"
 done
 
-# fork: freely while all fits, and not at all later.
+# fork: freely while all fits; later children have remote memory, too.
 stats "$workout" fork 4
 [ "$(cat "$directory/out")" = ok ] || fail "fork of a small program: $(cat "$directory/out")"
-expect 0 "fork(2) was refused" run -- "$workout" fork 32
+expect_stats '.armed_children == 0 and .children > 0' "fork of a small program"
+for exercise in fork forks forkexec orphans; do
+  verify "$workout" "$exercise" 28
+  expect_stats '.armed_children > 0 and .refused_forks == 0' "$exercise"
+done
+expect 0 "not to inherit" run -- "$workout" advised 32
+stats perl -e 'my @a = map {[$_, "x$_"]} 1 .. 150000; print `echo backquotes`; system("echo system; true");
+  print "sum ", eval {my $sum = 0; $sum += $_->[0] for @a; $sum}, "\n"'
+[ "$(cat "$directory/out")" = "$(printf 'backquotes\nsystem\nsum 11250075000')" ] ||
+  fail "perl: $(cat "$directory/out")"
+expect_stats '.armed_children > 0' perl
 
 # A program that may not be looked into: only who sees all memory can look after it.
 stats "$workout" hidden 32

@@ -383,7 +383,7 @@ static void DoFork(size_t bytes) {
   for (int round = 0; round < 2; ++round) {
     const pid_t child = fork();
     Check(child >= 0, "fork");
-    if (child == 0) BeChild(words, bytes, 3 + (uint64_t)round, 3);
+    if (child == 0) BeChild(words, bytes, 3 + (uint64_t)round, 2);
     Verify(words, bytes / 8, 3 + (uint64_t)round);
     Fill(words, bytes / 8, 4 + (uint64_t)round);
     AwaitChild(child);
