@@ -169,6 +169,11 @@ void RunEngine::Release(const HomeRange& range) {
   GiveHomes(range.home, range.pages);
 }
 
+uint64_t RunEngine::homes() const {
+  MutexLock lock(&mu_);
+  return next_home_;
+}
+
 void RunEngine::EndChange() {
   std::vector<AddressRun> ended;
   {

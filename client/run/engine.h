@@ -85,6 +85,8 @@ class RunEngine {
   void Forget(const HomeRange& range);
   // Nor do they come back: as Forget, and others may have their homes.
   void Release(const HomeRange& range);
+  // All homes that have been given are below it.
+  uint64_t homes() const;
   // Ends what Detach has begun: those who wait look again.
   void EndChange();
   bool Overlaps(uint64_t begin, uint64_t end) const;
