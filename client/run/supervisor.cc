@@ -223,7 +223,7 @@ void Supervisor::OnStopped(pid_t pid, int status) {
   if (event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE || event == PTRACE_EVENT_FORK) {
     // A handler of a signal has begun a thread, or a process with the same memory, in place of the fork.
     unsigned long begun = 0;
-    ptrace(PTRACE_GETEVENTMSG, pid, nullptr, &begun);
+    if (ptrace(PTRACE_GETEVENTMSG, pid, nullptr, &begun) != 0) return;  // it was killed just now
     if (AwaitStop(static_cast<pid_t>(begun)).ok()) ptrace(PTRACE_DETACH, begun, nullptr, nullptr);
     ptrace(PTRACE_SYSCALL, pid, nullptr, nullptr);
     return;
@@ -270,6 +270,12 @@ void Supervisor::OnExecuted(pid_t pid) {
     std::erase_if(traced_, [](pid_t thread) { return access(absl::StrCat("/proc/", thread).c_str(), F_OK) != 0; });
     std::erase_if(forks_, [this](const auto& one) { return !traced_.contains(one.first); });
     if (forks_.empty()) AnswerHeld();
+    return;
+  }
+  if (pid != program_) {
+    // A child that is not looked after any more, and has been killed.
+    ptrace(PTRACE_DETACH, pid, nullptr, nullptr);
+    traced_.erase(pid);
     return;
   }
   // The thread that has made the call, whatever its number was, has the program's. The program's others are no more.

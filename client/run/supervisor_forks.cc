@@ -8,6 +8,7 @@
 #include <sys/user.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <iterator>
 #include <utility>
@@ -81,7 +82,9 @@ void Supervisor::ForkArmed(const seccomp_notif& told, const Owner& owner) {
                       ptrace(PTRACE_GETEVENTMSG, thread, nullptr, &child) == 0;
   if (forked) {
     const auto pid = static_cast<pid_t>(child);
-    if (const absl::Status adopted = AdoptChild(owner.memory, pid); !adopted.ok()) {
+    if (const absl::Status adopted = AdoptChild(owner.memory, pid); adopted.ok()) {
+      ++report_.armed_children;
+    } else {
       const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
       KillChild(pid, pidfd.get(), adopted);
     }
@@ -89,7 +92,6 @@ void Supervisor::ForkArmed(const seccomp_notif& told, const Owner& owner) {
   owner.memory->EndFork();
   if (!stop.ok()) return;  // its end is seen elsewhere
   if (!forked) return OnStopped(thread, *stop);
-  ++report_.armed_children;
   EndTracedFork(thread);
 }
 
@@ -104,6 +106,10 @@ absl::Status Supervisor::AdoptChild(ProgramMemory* parent, pid_t pid) {
   child.pidfd = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!child.pidfd.valid()) return ErrnoStatus(errno, "pidfd_open of a child");
   NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Helper> helper, InjectHelper(pid, HelperParent::kProgram));
+  // One that had this number has ended, which was not seen yet.
+  const auto former =
+      std::find_if(children_.begin(), children_.end(), [pid](const Child& one) { return one.pid == pid; });
+  if (former != children_.end()) EndChild(former);
   // It stays where it is as long as its memory.
   children_.push_back(std::move(child));
   const Child* const kept = &children_.back();
