@@ -24,6 +24,8 @@ namespace {
 
 constexpr uint32_t kMadviseGuardInstall = 102;
 constexpr uint32_t kX32Bit = 0x40000000;
+constexpr long kI386Fork = 2;
+constexpr long kI386Clone = 120;
 
 // Builds the program. Jumps of this filter go forward to the next rule, so each rule is a list of tests that all must
 // hold, and what is returned then.
@@ -106,7 +108,16 @@ std::vector<sock_filter> MakeCallFilter() {
   constexpr uint32_t kTell = SECCOMP_RET_USER_NOTIF;
   constexpr uint32_t kNoSuchCall = SECCOMP_RET_ERRNO | ENOSYS;
   Builder builder;
+  // 32-bit programs are local, and a 64-bit one may make their calls: its fork would miss what is remote.
+  const Test i386 = {offsetof(seccomp_data, arch), Test::kEqual, AUDIT_ARCH_I386};
+  const Test none_of_memory = {Low(0), Test::kNoneSet, CLONE_VM};
+  builder.Rule({i386, Is(kI386Fork)}, kTell);
+  builder.Rule({i386, Is(kI386Clone), none_of_memory}, kTell);
+  builder.Rule({i386, Is(SYS_clone3)}, kNoSuchCall);
   builder.Rule({{offsetof(seccomp_data, arch), Test::kNotEqual, AUDIT_ARCH_X86_64}}, SECCOMP_RET_ALLOW);
+  builder.Rule({Is(kX32Bit | SYS_fork)}, kTell);
+  builder.Rule({Is(kX32Bit | SYS_clone), none_of_memory}, kTell);
+  builder.Rule({Is(kX32Bit | SYS_clone3)}, kNoSuchCall);
   builder.Rule({{kNumber, Test::kAtLeast, kX32Bit}}, SECCOMP_RET_ALLOW);
   // The helper's code; no other lies in the four GiB above its address.
   constexpr auto kHelperLow = static_cast<uint32_t>(HelperPlace::kBase);
@@ -133,6 +144,10 @@ std::vector<sock_filter> MakeCallFilter() {
   }
   builder.Rule({}, SECCOMP_RET_ALLOW);
   return builder.Take();
+}
+
+bool IsForeign(const seccomp_data& call) {
+  return call.arch != AUDIT_ARCH_X86_64 || (static_cast<uint32_t>(call.nr) & kX32Bit) != 0;
 }
 
 uint32_t RunCallFilter(const std::vector<sock_filter>& filter, const seccomp_data& data) {

@@ -32,8 +32,8 @@ bool SharesProcessNumbers(pid_t thread) {
 
 absl::Status ProgramMemory::CheckFork(pid_t thread, const seccomp_data& call) const {
   const uint64_t flags = call.nr == SYS_clone ? call.args[0] : 0;
-  if ((flags & (CLONE_UNTRACED | CLONE_NEWPID)) != 0 || !SharesProcessNumbers(thread)) {
-    return absl::UnimplementedError("a child that is not to be traced, or has process numbers of its own");
+  if ((flags & (CLONE_UNTRACED | CLONE_NEWPID | CLONE_NEWUSER)) != 0 || !SharesProcessNumbers(thread)) {
+    return absl::UnimplementedError("a child that is not to be traced, or has users or process numbers of its own");
   }
   if (partly_inherited_) {
     return absl::UnimplementedError(

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "client/run/call_filter.h"
 #include "client/run/supervisor.h"
 
 namespace nram {
@@ -90,7 +91,7 @@ void Supervisor::OnNotification() {
     Answer(told.id, kRefused);
     return;
   }
-  if (owner->memory != nullptr && !forks_.empty() && owner->memory->MayArm(told.data)) {
+  if (owner->memory != nullptr && !forks_.empty() && !IsForeign(told.data) && owner->memory->MayArm(told.data)) {
     held_.push_back({told, DeadlineAfterMs(kHeldMs)});
     return;
   }
@@ -145,6 +146,7 @@ void Supervisor::Answer(uint64_t id, const ProgramMemory::Answer& made) const {
 absl::StatusOr<std::optional<ProgramMemory::Answer>> Supervisor::OnCall(const seccomp_notif& told, const Owner& owner) {
   const seccomp_data& call = told.data;
   const auto thread = static_cast<pid_t>(told.pid);
+  if (IsForeign(call)) return RefuseFork("a call of a 32-bit program");
   const bool forks = call.nr == SYS_fork || (call.nr == SYS_clone && (call.args[0] & CLONE_VM) == 0);
   const bool executes = call.nr == SYS_execve || call.nr == SYS_execveat;
   if (executes) {

@@ -91,6 +91,27 @@ TEST(CallFilterTest, LeavesOtherMachinesAlone) {
   data.arch = AUDIT_ARCH_I386;
   EXPECT_EQ(RunCallFilter(filter, data), kPass);
   EXPECT_EQ(Ask(SYS_munmap | 0x40000000), kPass);
+  EXPECT_FALSE(IsForeign({.nr = SYS_munmap, .arch = AUDIT_ARCH_X86_64, .instruction_pointer = 0, .args = {}}));
+}
+
+TEST(CallFilterTest, TellsOfForksOfOtherMachines) {
+  static const std::vector<sock_filter> filter = MakeCallFilter();
+  seccomp_data fork = {};
+  fork.nr = 2;
+  fork.arch = AUDIT_ARCH_I386;
+  EXPECT_EQ(RunCallFilter(filter, fork), kTell);
+  EXPECT_TRUE(IsForeign(fork));
+  fork.nr = 120;
+  fork.args[0] = SIGCHLD;
+  EXPECT_EQ(RunCallFilter(filter, fork), kTell);
+  fork.args[0] = CLONE_VM | CLONE_VFORK;
+  EXPECT_EQ(RunCallFilter(filter, fork), kPass);
+  // x32, whose numbers have a bit more.
+  constexpr long kX32 = 0x40000000;
+  EXPECT_EQ(Ask(kX32 | SYS_fork), kTell);
+  EXPECT_EQ(Ask(kX32 | SYS_clone, {SIGCHLD}), kTell);
+  EXPECT_EQ(Ask(kX32 | SYS_clone, {CLONE_VM}), kPass);
+  EXPECT_TRUE(IsForeign({.nr = kX32 | SYS_fork, .arch = AUDIT_ARCH_X86_64, .instruction_pointer = 0, .args = {}}));
 }
 
 TEST(TaskMapsTest, FindsWhatMayBeRemote) {
