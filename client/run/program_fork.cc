@@ -1,6 +1,7 @@
 // The part of ProgramMemory that is for fork(2).
 
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -48,12 +49,27 @@ absl::Status ProgramMemory::CheckFork(pid_t thread, const seccomp_data& call) co
   return absl::OkStatus();
 }
 
-bool ProgramMemory::BeginFork(const seccomp_data& call) {
+void ProgramMemory::AllowHugePages(bool allowed) {
+  (void)helper_->Call(SYS_prctl, {PR_SET_THP_DISABLE, allowed ? 0u : 1u, 0, 0, 0});
+  huge_pages_off_ = !allowed;
+}
+
+bool ProgramMemory::BeginFork(const seccomp_data& call, uint64_t rseq) {
+  // Where few pages are, khugepaged fills the others with zeros. It leaves registered memory alone, and the child's is
+  // not registered at once.
+  const absl::StatusOr<int64_t> off = helper_->Call(SYS_prctl, {PR_GET_THP_DISABLE, 0, 0, 0, 0});
+  if (off.ok() && *off == 0) AllowHugePages(false);
   // The kernel writes to these words before anybody answers faults, in the child, and while nobody does, in the parent.
+  if (rseq != 0) (void)OnThreadWord(rseq);
   const uint64_t flags = call.nr == SYS_clone ? call.args[0] : 0;
   if ((flags & (CLONE_PARENT_SETTID | CLONE_PIDFD)) != 0) (void)OnThreadWord(call.args[2]);
   if ((flags & (CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID)) != 0) (void)OnThreadWord(call.args[3]);
   return engine_->Freeze();
+}
+
+void ProgramMemory::EndFork() {
+  engine_->Thaw();
+  if (huge_pages_off_) AllowHugePages(true);
 }
 
 absl::StatusOr<std::unique_ptr<ProgramMemory>> ProgramMemory::Fork(std::unique_ptr<Helper> helper,
@@ -78,6 +94,8 @@ absl::StatusOr<std::unique_ptr<ProgramMemory>> ProgramMemory::Fork(std::unique_p
   for (const AddressRun& run : engine_->attached()) {
     NRAM_RETURN_IF_ERROR(Annotate(child->space_->Register(run.begin, run.pages), "memory of a child"));
   }
+  // It has inherited that, too.
+  if (huge_pages_off_) child->AllowHugePages(true);
   child->engine_ =
       std::make_unique<RunEngine>(options, child->space_.get(), child->store_.get(), counters_, child->on_fatal_);
   child->engine_->CopyFrom(*engine_);

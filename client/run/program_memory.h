@@ -54,9 +54,9 @@ class ProgramMemory {
   // fork(2) of armed memory. UNIMPLEMENTED: a child of this call could not be looked after, and why.
   absl::Status CheckFork(pid_t thread, const seccomp_data& call) const;
   // From here to EndFork faults wait, and no page comes or leaves. False: the program is to end. EndFork is due in any
-  // case.
-  bool BeginFork(const seccomp_data& call);
-  void EndFork() { engine_->Thaw(); }
+  // case. `rseq`: where the kernel writes when the thread goes on (rseq(2)); 0: nowhere.
+  bool BeginFork(const seccomp_data& call, uint64_t rseq);
+  void EndFork();
   // Between them: the memory of the child that the kernel has made, which has not run yet. `helper`: the child's.
   absl::StatusOr<std::unique_ptr<ProgramMemory>> Fork(std::unique_ptr<Helper> helper, RunEngine::OnFatal on_fatal);
 
@@ -77,6 +77,8 @@ class ProgramMemory {
   AnswerOr OnMremap(const seccomp_data& call);
   AnswerOr OnMadvise(const seccomp_data& call);
   AnswerOr OnMlock(const seccomp_data& call);
+  // Whether the kernel may make huge pages of the memory by itself.
+  void AllowHugePages(bool allowed);
   // Advice of what a child is to inherit.
   absl::Status OnForkAdvice(const seccomp_data& call);
   AnswerOr OnThreadWord(uint64_t address);
@@ -116,6 +118,7 @@ class ProgramMemory {
   bool gives_back_ = false;
   bool partly_inherited_ = false;  // a child would not inherit all as it is (MADV_DONTFORK, MADV_WIPEONFORK)
   bool advised_small_ = false;     // the same of memory that may not be remote as it is
+  bool huge_pages_off_ = false;    // for the time of a fork
   uint64_t brk_ = 0;               // the end of the heap; 0: not known yet
   std::set<uint64_t> pins_;        // pages that words of threads are in
   std::vector<std::byte> pin_buffer_;

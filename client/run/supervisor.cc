@@ -246,9 +246,7 @@ void Supervisor::OnStopped(pid_t pid, int status) {
     }
     return;
   }
-  if (forks && fork->second.armed) {
-    fork->second.ready = ptrace(PTRACE_SETOPTIONS, pid, nullptr, kForkOptions) == 0;
-  }
+  if (forks && fork->second.armed) PrepareFork(pid, &fork->second);
   if (event == PTRACE_EVENT_STOP) {
     const bool group = signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
     ptrace(group ? PTRACE_LISTEN : go_on, pid, nullptr, nullptr);

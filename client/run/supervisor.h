@@ -77,6 +77,7 @@ class Supervisor {
   struct Fork {
     bool armed = false;
     bool ready = false;  // a child of its will be traced
+    uint64_t rseq = 0;   // once it is: the thread's word of restartable sequences (rseq(2)); 0: it has none
   };
   struct Held {
     seccomp_notif told;
@@ -120,6 +121,8 @@ class Supervisor {
   void EndChildren();
   // prctl(PR_SET_DUMPABLE).
   ProgramMemory::Answer OnDumpable(const seccomp_data& call);
+  // A thread that is to fork armed memory has stopped: from now on its forks stop, too.
+  void PrepareFork(pid_t thread, Fork* fork);
   // Whether a thread that has stopped at a call is at the end of its fork(2), for good or bad.
   bool HasForked(pid_t thread) const;
   void OnForked(pid_t thread);

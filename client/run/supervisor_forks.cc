@@ -70,9 +70,16 @@ std::optional<ProgramMemory::Answer> Supervisor::OnFork(const seccomp_notif& tol
   return ProgramMemory::Answer();
 }
 
+void Supervisor::PrepareFork(pid_t thread, Fork* fork) {
+  fork->ready = ptrace(PTRACE_SETOPTIONS, thread, nullptr, kForkOptions) == 0;
+  __ptrace_rseq_configuration rseq = {};
+  const auto bytes = reinterpret_cast<void*>(sizeof(rseq));
+  if (ptrace(PTRACE_GET_RSEQ_CONFIGURATION, thread, bytes, &rseq) > 0) fork->rseq = rseq.rseq_abi_pointer;
+}
+
 void Supervisor::ForkArmed(const seccomp_notif& told, const Owner& owner) {
   const auto thread = static_cast<pid_t>(told.pid);
-  const bool frozen = owner.memory->BeginFork(told.data);
+  const bool frozen = owner.memory->BeginFork(told.data, forks_[thread].rseq);
   Answer(told.id, frozen ? ProgramMemory::Answer() : kRefused);
   // The kernel goes on at once: nothing that it needs waits for this thread.
   const absl::StatusOr<int> stop = AwaitStop(thread);
