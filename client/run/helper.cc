@@ -1,8 +1,10 @@
 #include "client/run/helper.h"
 
 #include <glog/logging.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +17,8 @@
 namespace nram {
 
 namespace {
+
+constexpr int kEndMs = 1000;
 
 // What recvmsg(2) in the helper works on.
 struct LendPayload {
@@ -109,7 +113,7 @@ absl::StatusOr<int64_t> Helper::Lend(int fd) {
   return number;
 }
 
-bool Helper::Dismiss(const std::vector<AddressRun>& unmapped) {
+bool Helper::End(const std::vector<AddressRun>& unmapped) {
   for (size_t i = 0; i < unmapped.size(); i += kCallsMax) {
     std::vector<HelperCall> calls;
     for (size_t k = i; k < std::min(unmapped.size(), i + kCallsMax); ++k) {
@@ -120,6 +124,16 @@ bool Helper::Dismiss(const std::vector<AddressRun>& unmapped) {
   // It does not answer this one.
   (void)Call(SYS_exit_group, {0});
   return true;
+}
+
+bool Helper::Dismiss(const std::vector<AddressRun>& unmapped) {
+  const bool dismissed = End(unmapped);
+  pollfd end = {.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
+  (void)poll(&end, 1, kEndMs);
+  siginfo_t info = {};
+  // It may have been reaped, or have another parent.
+  (void)waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOHANG | __WALL);
+  return dismissed;
 }
 
 }  // namespace nram

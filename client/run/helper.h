@@ -44,10 +44,13 @@ class Helper {
   // Gives the helper a descriptor of this process. Its number there, which is to be closed there, or -errno.
   absl::StatusOr<int64_t> Lend(int fd);
   // The helper ends, and the program goes on. It unmaps `unmapped` before that: whoever shares the memory still is not
-  // to see what is there when nobody answers its faults any more. False: it had ended before that.
+  // to see what is there when nobody answers its faults any more. False: it had ended before that. Its end is waited
+  // for, for a second at most, and reaped: it is this process' child.
   bool Dismiss(const std::vector<AddressRun>& unmapped = {});
 
  private:
+  // False: it ends by itself.
+  bool End(const std::vector<AddressRun>& unmapped);
   // `lent`: a descriptor that the calls receive; -1: none.
   absl::Status MakeLocked(std::vector<HelperCall>* calls, absl::Span<std::byte> payload, int lent)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -5,7 +5,7 @@ extern const char nram_helper_code_begin[];
 extern const char nram_helper_code_end[];
 }
 
-// The numbers of system calls: read 0, write 1, poll 7, munmap 11, kill 62, exit_group 231. -4: EINTR.
+// The numbers of system calls: read 0, write 1, poll 7, munmap 11, clone 56, kill 62, exit_group 231. -4: EINTR.
 //
 // From 6 on: at rbp, up to rbx, in steps of r15 at most, which is halved where the kernel refuses, and doubled after.
 __asm__(R"(
@@ -15,8 +15,16 @@ __asm__(R"(
 nram_helper_code_begin:
   syscall
   testq %rax, %rax
-  jz 1f
+  jz 11f
   int3
+11:
+  testq %rbx, %rbx
+  jz 1f
+  xorl %ebx, %ebx
+  movl $56, %eax
+  syscall
+  testq %rax, %rax
+  jnz 10f
 1:
   movl %r12d, %edi
   movq %r13, %rsi

@@ -36,9 +36,10 @@ struct HelperCall {
 static_assert(sizeof(HelperHeader) == 64 && sizeof(HelperCall) == 64);
 
 // The code. It begins with a `syscall` for the clone(2) that makes the helper; the thread that makes that call stops
-// behind it, by a breakpoint. The helper finds in r12 its socket, in r13 kMessage, in r14 the program's process id, at
-// rsp a pollfd of the program's pidfd. When the socket ends it kills the program and waits for its end. Then it unmaps
-// all memory but its own, so that nobody who shares it goes on with zeros when the last userfaultfd is closed.
+// behind it, by a breakpoint. If rbx is not 0, what was made makes the same call again, and ends: who that makes is the
+// helper, an orphan. The helper finds in r12 its socket, in r13 kMessage, in r14 the program's process id, at rsp a
+// pollfd of the program's pidfd. When the socket ends it kills the program and waits for its end. Then it unmaps all
+// memory but its own, so that nobody who shares it goes on with zeros when the last userfaultfd is closed.
 absl::Span<const std::byte> HelperCode();
 
 }  // namespace nram

@@ -85,15 +85,17 @@ class BorrowedThread {
     user_regs_struct now = registers_;
     return Run(number, arguments, now);
   }
-  // The clone(2) at the beginning of the helper's code.
+  // The clone(2) at the beginning of the helper's code. Who is made last leaves its number at kMessage.
   absl::StatusOr<int64_t> Clone(int socket, HelperParent parent) {
     user_regs_struct now = registers_;
     now.rip = HelperPlace::kBase;
+    now.rbx = parent == HelperParent::kNobody ? 1 : 0;
     now.r12 = static_cast<uint64_t>(socket);
     now.r13 = HelperPlace::kMessage;
     now.r14 = static_cast<uint64_t>(pid_);
-    const uint64_t flags = CLONE_VM | (parent == HelperParent::kPrograms ? CLONE_PARENT | SIGCHLD : 0);
-    return Run(SYS_clone, {flags, HelperPlace::kStackTop, 0, 0, 0}, now);
+    const uint64_t its_parent = parent == HelperParent::kPrograms ? CLONE_PARENT | SIGCHLD : 0;
+    return Run(SYS_clone, {CLONE_VM | CLONE_PARENT_SETTID | its_parent, HelperPlace::kStackTop, HelperPlace::kMessage},
+               now);
   }
 
  private:
@@ -142,6 +144,21 @@ absl::Status PlaceCode(pid_t program, BorrowedThread* thread) {
   NRAM_RETURN_IF_ERROR(CallOk(thread, "madvise", SYS_madvise, {kBase, HelperPlace::kBytes, MADV_DONTFORK}).status());
   const pollfd none = {.fd = -1, .events = POLLIN, .revents = 0};
   return WriteMemory(program, HelperPlace::kStackTop, &none, sizeof(none));
+}
+
+// Makes the helper. Its process number.
+absl::StatusOr<pid_t> CloneHelper(pid_t program, BorrowedThread* thread, int socket, HelperParent parent) {
+  NRAM_ASSIGN_OR_RETURN(const int64_t made, thread->Clone(socket, parent));
+  if (made < 0) return ErrnoStatus(static_cast<int>(-made), "clone of the helper");
+  if (parent == HelperParent::kPrograms) return static_cast<pid_t>(made);
+  // Who was between has no exit signal, and ends at once.
+  NRAM_RETURN_IF_ERROR(
+      CallOk(thread, "wait4", SYS_wait4, {static_cast<uint64_t>(made), 0, uint64_t{__WALL}, 0}).status());
+  pid_t helper = 0;
+  NRAM_RETURN_IF_ERROR(ReadMemory(program, HelperPlace::kMessage, &helper, sizeof(helper)));
+  // If the second clone has failed, the number is still that of the first.
+  if (helper == made) return absl::ResourceExhaustedError("clone of the helper failed");
+  return helper;
 }
 
 // What the helper does first: it leaves the program's descriptors, terminal and group.
@@ -196,14 +213,12 @@ absl::StatusOr<std::unique_ptr<Helper>> InjectHelper(pid_t program, HelperParent
   fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
   // The helper must not have this end: it would not see that this process has ended.
   NRAM_RETURN_IF_ERROR(CallOk(&thread, "close", SYS_close, {static_cast<uint64_t>(ends[0])}).status());
-  NRAM_ASSIGN_OR_RETURN(const int64_t helper_pid, thread.Clone(ends[1], parent));
-  if (helper_pid < 0) return ErrnoStatus(static_cast<int>(-helper_pid), "clone of the helper");
-  UniqueFd helper_pidfd(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(helper_pid), 0)));
+  NRAM_ASSIGN_OR_RETURN(const pid_t helper_pid, CloneHelper(program, &thread, ends[1], parent));
+  UniqueFd helper_pidfd(static_cast<int>(syscall(SYS_pidfd_open, helper_pid, 0)));
   if (!helper_pidfd.valid()) return ErrnoStatus(errno, "pidfd_open of the helper");
   NRAM_RETURN_IF_ERROR(CallOk(&thread, "close", SYS_close, {static_cast<uint64_t>(ends[1])}).status());
   NRAM_RETURN_IF_ERROR(thread.End());
-  auto helper =
-      std::make_unique<Helper>(static_cast<pid_t>(helper_pid), std::move(helper_pidfd), std::move(socket), ends[1]);
+  auto helper = std::make_unique<Helper>(helper_pid, std::move(helper_pidfd), std::move(socket), ends[1]);
   NRAM_RETURN_IF_ERROR(SettleHelper(program, ends[1], helper.get()));
   return helper;
 }

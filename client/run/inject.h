@@ -14,9 +14,9 @@ namespace nram {
 // left to whoever reaps it.
 absl::StatusOr<int> AwaitStop(pid_t thread);
 
-// Whose child the helper is: of the program's own parent, or of the program. Then wait(2) does not see it there (it has
-// no exit signal), but for __WALL.
-enum class HelperParent { kPrograms, kProgram };
+// Whose child the helper is: of the program's own parent, or nobody's, so that the calling process gets it, which must
+// be one that adopts orphans (PR_SET_CHILD_SUBREAPER).
+enum class HelperParent { kPrograms, kNobody };
 
 // Puts a helper into the memory of a program that has just been executed, or forked. `program`: its main thread,
 // stopped where execve(2) or fork(2) returns (a stop by PTRACE_SYSCALL, or a child's first one), traced by the calling

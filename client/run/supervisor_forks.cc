@@ -104,7 +104,7 @@ void Supervisor::ForkArmed(const seccomp_notif& told, const Owner& owner) {
 
 absl::Status Supervisor::AdoptChild(ProgramMemory* parent, pid_t pid) {
   NRAM_RETURN_IF_ERROR(AwaitStop(pid).status());
-  // Of the helpers that children leave, too.
+  // The child's helper is to be this process' own child.
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   // Its own children are none of this call's; the end of this process still is its own.
   if (ptrace(PTRACE_SETOPTIONS, pid, nullptr, PTRACE_O_EXITKILL) != 0) return ErrnoStatus(errno, "PTRACE_SETOPTIONS");
@@ -112,7 +112,7 @@ absl::Status Supervisor::AdoptChild(ProgramMemory* parent, pid_t pid) {
   child.pid = pid;
   child.pidfd = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!child.pidfd.valid()) return ErrnoStatus(errno, "pidfd_open of a child");
-  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Helper> helper, InjectHelper(pid, HelperParent::kProgram));
+  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Helper> helper, InjectHelper(pid, HelperParent::kNobody));
   // One that had this number has ended, which was not seen yet.
   const auto former =
       std::find_if(children_.begin(), children_.end(), [pid](const Child& one) { return one.pid == pid; });
