@@ -238,17 +238,16 @@ void RunEngine::CopyFrom(const RunEngine& parent) {
   shares_ = true;
   uint64_t resident = 0;
   uint64_t remote = 0;
-  PageTable& pages = pages_;
-  parent.pages_.ForEach([&](uint64_t home, const RunPage& from) {
-    if (from.state == RunState::kEmpty && !from.pinned) return;
-    CHECK(!from.busy());
-    RunPage& page = pages[home];
-    page.pinned = from.pinned;
-    page.stored = from.state == RunState::kRemote;
+  pages_.CopyFrom(parent.pages_, [&](RunPage* page) {
+    CHECK(!page->busy());
+    resident += page->resident() ? 1 : 0;
+    remote += page->state == RunState::kRemote ? 1 : 0;
+    RunPage copy;
+    copy.pinned = page->pinned;
+    copy.stored = page->state == RunState::kRemote;
     // What is clean is not protected any more, and the store does not have it for this one.
-    page.state = from.resident() ? RunState::kDirty : from.state;
-    resident += from.resident() ? 1 : 0;
-    remote += from.state == RunState::kRemote ? 1 : 0;
+    copy.state = page->resident() ? RunState::kDirty : page->state;
+    *page = copy;
   });
   resident_ = resident;
   remote_ = remote;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 
@@ -84,6 +85,17 @@ class PageTable {
   void ForEach(Visit visit) const {
     for (const auto& [block, pages] : blocks_) {
       for (uint64_t i = 0; i < kBlockPages; ++i) visit(block * kBlockPages + i, (*pages)[i]);
+    }
+  }
+  // What `change` makes of each page of another table, in place of what there was.
+  template <typename Change>
+  void CopyFrom(const PageTable& other, Change change) {
+    blocks_.clear();
+    blocks_.reserve(other.blocks_.size());
+    for (const auto& [block, pages] : other.blocks_) {
+      auto copy = std::make_unique<Block>(*pages);
+      for (RunPage& page : *copy) change(&page);
+      blocks_.emplace(block, std::move(copy));
     }
   }
   uint64_t memory_bytes() const { return blocks_.size() * (sizeof(Block) + 32); }

@@ -16,6 +16,7 @@ std::unique_ptr<PageViews::View> PageViews::Make() {
   MutexLock lock(&mu_);
   if (views_ == 0) {
     seers_.clear();
+    last_seers_ = {};
     free_.clear();
     base_ = 0;
   }
@@ -23,9 +24,13 @@ std::unique_ptr<PageViews::View> PageViews::Make() {
 }
 
 uint16_t& PageViews::Seers(uint64_t slot) {
-  auto& block = seers_[slot / kBlockPages];
-  if (block == nullptr) block = std::make_unique<std::array<uint16_t, kBlockPages>>();
-  return (*block)[slot % kBlockPages];
+  // Slots in a row are asked for one after the other.
+  if (last_seers_.second == nullptr || last_seers_.first != slot / kBlockPages) {
+    auto& block = seers_[slot / kBlockPages];
+    if (block == nullptr) block = std::make_unique<SeersBlock>();
+    last_seers_ = {slot / kBlockPages, block.get()};
+  }
+  return (*last_seers_.second)[slot % kBlockPages];
 }
 
 PageRun PageViews::TakeSlots(uint64_t count) {
@@ -75,13 +80,13 @@ uint64_t PageViews::View::SlotOf(uint64_t home) const {
   return at == blocks_.end() ? kNone : (*at->second)[home % kBlockPages];
 }
 
-void PageViews::View::SetSlot(uint64_t home, uint64_t slot) {
+PageViews::View::Block& PageViews::View::BlockOf(uint64_t home) {
   std::unique_ptr<Block>& block = blocks_[home / kBlockPages];
   if (block == nullptr) {
     block = std::make_unique<Block>();
     block->fill(kNone);
   }
-  (*block)[home % kBlockPages] = slot;
+  return *block;
 }
 
 absl::Status PageViews::View::ReadPages(uint64_t page, absl::Span<std::byte> to) {
@@ -217,11 +222,16 @@ std::unique_ptr<PageViews::View> PageViews::View::Copy(absl::Span<const PageRun>
   ++views_->views_;
   auto copy = std::unique_ptr<View>(new View(views_, /*whole=*/false));
   for (const PageRun& run : seen) {
-    for (uint64_t home = run.first; home < run.first + run.count; ++home) {
-      const uint64_t slot = SlotOf(home);
-      CHECK_NE(slot, kNone) << "page " << home;
-      copy->SetSlot(home, slot);
-      CHECK_LT(++views_->Seers(slot), UINT16_MAX);
+    for (uint64_t home = run.first; home < run.first + run.count;) {
+      const Block& from = BlockOf(home);
+      Block& to = copy->BlockOf(home);
+      const uint64_t end = std::min(run.first + run.count, RoundDown(home, kBlockPages) + kBlockPages);
+      for (; home < end; ++home) {
+        const uint64_t slot = from[home % kBlockPages];
+        CHECK_NE(slot, kNone) << "page " << home;
+        to[home % kBlockPages] = slot;
+        CHECK_LT(++views_->Seers(slot), UINT16_MAX);
+      }
     }
   }
   return copy;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -48,7 +49,9 @@ class PageViews {
 
     View(PageViews* views, bool whole) : views_(views), whole_(whole) {}
     uint64_t SlotOf(uint64_t home) const;
-    void SetSlot(uint64_t home, uint64_t slot);
+    // The one that has the home; it is made if there is none.
+    Block& BlockOf(uint64_t home);
+    void SetSlot(uint64_t home, uint64_t slot) { BlockOf(home)[home % kBlockPages] = slot; }
     // Takes [home, home + count) out. Slots that nobody sees any more are added to `unseen`: they are still taken.
     void Unsee(uint64_t home, uint64_t count, std::vector<uint64_t>* unseen) ABSL_EXCLUSIVE_LOCKS_REQUIRED(views_->mu_);
 
@@ -79,7 +82,9 @@ class PageViews {
   Mutex mu_;
   int views_ ABSL_GUARDED_BY(mu_) = 0;
   // By slots: how many views see each.
-  absl::flat_hash_map<uint64_t, std::unique_ptr<std::array<uint16_t, kBlockPages>>> seers_ ABSL_GUARDED_BY(mu_);
+  using SeersBlock = std::array<uint16_t, kBlockPages>;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<SeersBlock>> seers_ ABSL_GUARDED_BY(mu_);
+  std::pair<uint64_t, SeersBlock*> last_seers_ ABSL_GUARDED_BY(mu_) = {0, nullptr};  // that was looked for
   uint64_t base_ ABSL_GUARDED_BY(mu_) = 0;                  // of slots that are no homes; 0: none yet
   uint64_t next_ ABSL_GUARDED_BY(mu_) = 0;                  // of those, the first that was never taken
   std::map<uint64_t, uint64_t> free_ ABSL_GUARDED_BY(mu_);  // runs below it: first and pages
