@@ -75,6 +75,7 @@ class FakeSpace : public AddressSpace {
  public:
   absl::Status Copy(uint64_t to, absl::Span<const std::byte> data, bool protect) override {
     MutexLock lock(&mu_);
+    ++works_;
     for (uint64_t i = 0; i < data.size() / kPageBytes; ++i) {
       const uint64_t address = to + i * kPageBytes;
       if (pages_.contains(address)) return absl::AlreadyExistsError(absl::StrCat(address));
@@ -88,6 +89,7 @@ class FakeSpace : public AddressSpace {
   }
   void Unprotect(uint64_t begin, uint64_t pages) override {
     MutexLock lock(&mu_);
+    ++works_;
     for (uint64_t i = 0; i < pages; ++i) {
       if (const auto at = pages_.find(begin + i * kPageBytes); at != pages_.end()) at->second.is_protected = false;
     }
@@ -99,6 +101,7 @@ class FakeSpace : public AddressSpace {
   }
   absl::Status Take(absl::Span<const AddressRun> runs, absl::Span<std::byte> to, std::vector<bool>* taken) override {
     MutexLock lock(&mu_);
+    ++works_;
     taken->clear();
     for (const AddressRun& run : runs) {
       for (uint64_t i = 0; i < run.pages; ++i) {
@@ -117,13 +120,14 @@ class FakeSpace : public AddressSpace {
   }
   absl::Status Drop(absl::Span<const AddressRun> runs, std::vector<bool>* taken) override {
     MutexLock lock(&mu_);
+    ++works_;
     taken->clear();
     for (const AddressRun& run : runs) {
       for (uint64_t i = 0; i < run.pages; ++i) {
         const uint64_t address = run.begin + i * kPageBytes;
         const auto at = pages_.find(address);
         EXPECT_TRUE(at != pages_.end() && at->second.is_protected) << "a page is dropped that could be written to";
-        taken->push_back(at != pages_.end() && !held_.contains(address));
+        taken->push_back(at != pages_.end() && !held_.contains(address) && !at->second.is_shared);
         if (taken->back()) pages_.erase(at);
       }
     }
@@ -143,6 +147,7 @@ class FakeSpace : public AddressSpace {
         const auto at = pages_.find(begin);
         there = at != pages_.end();
         if (there && !(write && at->second.is_protected)) {
+          at->second.is_shared &= !write;
           function(at->second.bytes.data() + address % kPageBytes);
           return true;
         }
@@ -154,6 +159,15 @@ class FakeSpace : public AddressSpace {
         if (!woken_.WaitUntil(&mu_, deadline_ns)) return false;
       }
     }
+  }
+  // What fork(2) does: the copy has what is there, and nothing is protected. Both have the same pages, which cannot be
+  // dropped; to take them copies them first.
+  void ForkTo(FakeSpace* copy) {
+    MutexLock lock(&mu_);
+    for (auto& [address, page] : pages_) page.is_shared = true;
+    MutexLock copy_lock(&copy->mu_);
+    copy->pages_ = pages_;
+    for (auto& [address, page] : copy->pages_) page.is_protected = false;
   }
   void Hold(uint64_t address) {
     MutexLock lock(&mu_);
@@ -192,11 +206,17 @@ class FakeSpace : public AddressSpace {
     MutexLock lock(&mu_);
     return peak_;
   }
+  // How often an engine has changed something.
+  uint64_t works() {
+    MutexLock lock(&mu_);
+    return works_;
+  }
 
  private:
   struct Page {
     Bytes bytes = {};
     bool is_protected = false;
+    bool is_shared = false;
   };
   void WakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     ++wakes_;
@@ -209,6 +229,7 @@ class FakeSpace : public AddressSpace {
   std::set<uint64_t> held_ ABSL_GUARDED_BY(mu_);
   uint64_t wakes_ ABSL_GUARDED_BY(mu_) = 0;
   size_t peak_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t works_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 class RunEngineTest : public ::testing::Test {
@@ -630,6 +651,170 @@ TEST_F(RunEngineTest, StreamsAndChangesAtOnce) {
   EXPECT_LE(space_.peak(), kBudget);
   EXPECT_LE(engine_.resident_pages(), kBudget);
   EXPECT_GT(counters_.ahead_pages, 0u);
+}
+
+// Programs that are copies of one another: all have one store.
+class RunEngineForkTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kBudget = RunOptions::kBudgetPagesMin;
+  static constexpr uint64_t kPages = 2 * kBudget;
+
+  struct Program {
+    std::unique_ptr<PageViews::View> view;
+    FakeSpace space;
+    std::unique_ptr<RunEngine> engine;
+    std::vector<std::byte> buffer;
+  };
+
+  std::unique_ptr<Program> Make(std::unique_ptr<PageViews::View> view) {
+    auto program = std::make_unique<Program>();
+    program->view = std::move(view);
+    program->engine =
+        std::make_unique<RunEngine>(options_, &program->space, program->view.get(), &counters_,
+                                    [](const absl::Status& status) { ADD_FAILURE() << "an engine fails: " << status; });
+    program->buffer.resize(options_.window_pages * kPageBytes);
+    return program;
+  }
+  std::unique_ptr<Program> MakeFirst() {
+    std::unique_ptr<Program> program = Make(views_.Make());
+    program->engine->Attach(kBase, kPages);
+    program->engine->Start();
+    return program;
+  }
+  std::unique_ptr<Program> Fork(Program* parent) {
+    EXPECT_TRUE(parent->engine->Freeze());
+    const uint64_t works = parent->space.works();
+    const RunEngine::Stored stored = parent->engine->stored();
+    std::unique_ptr<Program> child = Make(parent->view->Copy(stored.all, stored.remote));
+    parent->space.ForkTo(&child->space);
+    child->engine->CopyFrom(*parent->engine);
+    child->engine->Start();
+    EXPECT_EQ(parent->space.works(), works) << "something is done to memory that is being copied";
+    parent->engine->Thaw();
+    return child;
+  }
+  void End(std::unique_ptr<Program> program) {
+    program->engine->Stop();
+    program->view->Release();
+  }
+  static void Put(Program* program, uint64_t page, uint64_t value) {
+    Put(program, page, value, absl::MakeSpan(program->buffer), 0);
+  }
+  static void Put(Program* program, uint64_t page, uint64_t value, absl::Span<std::byte> buffer, uint64_t word) {
+    ASSERT_TRUE(program->space.Access(program->engine.get(), kBase + page * kPageBytes + word * 8, true, buffer,
+                                      [&](std::byte* at) { memcpy(at, &value, sizeof(value)); }));
+  }
+  static uint64_t Get(Program* program, uint64_t page, uint64_t word = 0) {
+    uint64_t value = ~uint64_t{0};
+    EXPECT_TRUE(program->space.Access(program->engine.get(), kBase + page * kPageBytes + word * 8, false,
+                                      absl::MakeSpan(program->buffer),
+                                      [&](std::byte* at) { memcpy(&value, at, sizeof(value)); }));
+    return value;
+  }
+  static void Fill(Program* program, uint64_t salt) {
+    for (uint64_t page = 0; page < kPages; ++page) Put(program, page, page + salt);
+  }
+  static void Verify(Program* program, uint64_t salt) {
+    for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(Get(program, page), page + salt) << page;
+  }
+
+  const RunOptions options_{.budget_pages = kBudget};
+  FakeStore store_;
+  PageViews views_{&store_};
+  RunCounters counters_;
+};
+
+TEST_F(RunEngineForkTest, EachHasItsOwnFromThenOn) {
+  std::unique_ptr<Program> parent = MakeFirst();
+  Fill(parent.get(), 1000);
+  Verify(parent.get(), 1000);  // some are clean now
+  std::unique_ptr<Program> child = Fork(parent.get());
+  Fill(parent.get(), 2000);
+  Verify(child.get(), 1000);
+  std::unique_ptr<Program> grandchild = Fork(child.get());
+  Fill(child.get(), 3000);
+  Verify(grandchild.get(), 1000);
+  End(std::move(child));
+  Fill(grandchild.get(), 4000);
+  Verify(parent.get(), 2000);
+  Verify(grandchild.get(), 4000);
+  for (Program* const program : {parent.get(), grandchild.get()}) {
+    EXPECT_LE(program->space.peak(), kBudget);
+    EXPECT_LE(program->engine->resident_pages(), kBudget);
+  }
+  End(std::move(parent));
+  Verify(grandchild.get(), 4000);
+  End(std::move(grandchild));
+  EXPECT_EQ(store_.size(), 0u);
+}
+
+// Nothing but what both have in memory, and all of it clean: it does not leave before it is copied.
+TEST_F(RunEngineForkTest, CleanPagesThatAreSharedLeave) {
+  std::unique_ptr<Program> parent = MakeFirst();
+  Fill(parent.get(), 1000);
+  for (int round = 0; round < 3; ++round) Verify(parent.get(), 1000);
+  std::unique_ptr<Program> child = Fork(parent.get());
+  const uint64_t written = counters_.written_pages;
+  Verify(parent.get(), 1000);
+  EXPECT_GT(counters_.written_pages, written) << "nothing that was shared has left";
+  Verify(child.get(), 1000);
+  Verify(parent.get(), 1000);
+  EXPECT_LE(parent->space.peak(), kBudget);
+  End(std::move(child));
+  End(std::move(parent));
+}
+
+// A copy that is not used costs nothing that stays: the child that executes something at once.
+TEST_F(RunEngineForkTest, AChildThatEndsAtOnceLeavesNothing) {
+  std::unique_ptr<Program> parent = MakeFirst();
+  Fill(parent.get(), 1000);
+  const size_t stored = store_.size();
+  for (int round = 0; round < 20; ++round) End(Fork(parent.get()));
+  EXPECT_LE(store_.size(), stored + kBudget);
+  Verify(parent.get(), 1000);
+  End(std::move(parent));
+  EXPECT_EQ(store_.size(), 0u);
+}
+
+// Threads write to words of their own all the time. A child sees of each what was there when it was forked.
+TEST_F(RunEngineForkTest, ThreadsAndForksAtOnce) {
+  constexpr uint64_t kThreads = 2;
+  std::unique_ptr<Program> parent = MakeFirst();
+  std::vector<std::atomic<uint64_t>> written(kThreads * kPages);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (uint64_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      std::mt19937_64 random(TestSeed() + thread);
+      std::vector<std::byte> buffer(options_.window_pages * kPageBytes);
+      while (!stop) {
+        const uint64_t page = random() % kPages;
+        std::atomic<uint64_t>& last = written[thread * kPages + page];
+        Put(parent.get(), page, last + 1, absl::MakeSpan(buffer), thread);
+        ++last;
+      }
+    });
+  }
+  for (int round = 0; round < 6; ++round) {
+    const std::vector<uint64_t> before(written.begin(), written.end());
+    std::unique_ptr<Program> child = Fork(parent.get());
+    for (uint64_t i = 0; i < before.size(); ++i) {
+      const uint64_t seen = Get(child.get(), i % kPages, i / kPages);
+      EXPECT_GE(seen, before[i]) << i;
+      EXPECT_LE(seen, written[i] + 1) << i;
+      Put(child.get(), i % kPages, seen, absl::MakeSpan(child->buffer), kThreads + i / kPages);
+    }
+    for (uint64_t i = 0; i < before.size(); ++i) {
+      EXPECT_EQ(Get(child.get(), i % kPages, i / kPages), Get(child.get(), i % kPages, kThreads + i / kPages)) << i;
+    }
+    EXPECT_LE(child->space.peak(), kBudget);
+    End(std::move(child));
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  for (uint64_t i = 0; i < written.size(); ++i) EXPECT_EQ(Get(parent.get(), i % kPages, i / kPages), written[i]) << i;
+  EXPECT_LE(parent->space.peak(), kBudget);
+  End(std::move(parent));
 }
 
 }  // namespace
