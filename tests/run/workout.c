@@ -15,6 +15,7 @@
 //   forks MIB      children that write at the same time as their parent, whose threads write, too
 //   forkexec MIB   fork(2) and execution of true(1), many times, while the parent writes
 //   orphans MIB    a child that outlives its parent, and says so on the standard output
+//   foreign MIB    fork(2) by a call of a 32-bit program: says what came of it
 //   advised MIB    fork(2) with memory that is not to be inherited: says what came of it
 //   vfork MIB      posix_spawn of true(1) with so much in memory
 //   sharer MIB     a child that shares the memory kills the program, and must not go on with zeros
@@ -374,6 +375,7 @@ static void BeChild(uint64_t* words, size_t bytes, uint64_t salt, int generation
   Verify(more, bytes / 16, salt + 2);
   free(more);
   if (child > 0) AwaitChild(child);
+  Check(waitpid(-1, NULL, __WALL) == -1 && errno == ECHILD, "there is no child that is not its own");
   _exit(0);
 }
 
@@ -387,8 +389,7 @@ static void DoFork(size_t bytes) {
     Verify(words, bytes / 8, 3 + (uint64_t)round);
     Fill(words, bytes / 8, 4 + (uint64_t)round);
     AwaitChild(child);
-    int status;
-    Check(waitpid(-1, &status, 0) == -1 && errno == ECHILD, "nobody else's end is seen");
+    Check(waitpid(-1, NULL, __WALL) == -1 && errno == ECHILD, "nobody else's end is seen");
     Verify(words, bytes / 8, 4 + (uint64_t)round);
   }
 }
@@ -480,6 +481,16 @@ static void DoOrphans(size_t bytes) {
   BeChild(words, bytes, 3, 2);
 }
 
+static void DoForeign(size_t bytes) {
+  uint64_t* const words = Allocate(bytes);
+  Fill(words, bytes / 8, 3);
+  long result = 2;  // fork(2)
+  __asm__ volatile("int $0x80" : "+a"(result) : : "r8", "r9", "r10", "r11", "memory");
+  if (result == 0) _exit(0);
+  printf(result == -ENOMEM ? "refused " : result == -ENOSYS ? "none " : "wrong ");
+  Verify(words, bytes / 8, 3);
+}
+
 static void DoAdvised(size_t bytes) {
   char* const words = (char*)Allocate(bytes);
   Fill((uint64_t*)words, bytes / 8, 3);
@@ -568,6 +579,8 @@ int main(int argc, char** argv) {
     DoForkExec(bytes);
   else if (strcmp(what, "orphans") == 0)
     DoOrphans(bytes);
+  else if (strcmp(what, "foreign") == 0)
+    DoForeign(bytes);
   else if (strcmp(what, "advised") == 0)
     DoAdvised(bytes);
   else if (strcmp(what, "vfork") == 0)
