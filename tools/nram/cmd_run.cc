@@ -203,7 +203,8 @@ int Dry(const RunFlags& flags, const std::string& path) {
   std::cout << path << ": can be run\n"
             << "remote, beyond " << FormatByteSize(flags.budget)
             << ": its heap, its large zero-initialised data, and what it maps of 128 KiB and more\n"
-            << "local: its code and files, shared memory, stacks, huge pages, whatever is smaller, and its children\n"
+            << "local: its code and files, shared memory, stacks, huge pages, whatever is smaller, and programs that "
+               "it starts\n"
             << "the pool has " << FormatByteSize((*pool)->Capacity().free_bytes) << " free\n";
   return 0;
 }
