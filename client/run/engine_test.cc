@@ -3,6 +3,7 @@
 #include "client/run/engine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/test_seed.h"
+#include "client/run/page_views.h"
 #include "gtest/gtest.h"
 
 namespace nram {
@@ -795,7 +797,7 @@ TEST_F(RunEngineForkTest, ThreadsAndForksAtOnce) {
       }
     });
   }
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < 4; ++round) {
     const std::vector<uint64_t> before(written.begin(), written.end());
     std::unique_ptr<Program> child = Fork(parent.get());
     for (uint64_t i = 0; i < before.size(); ++i) {
