@@ -79,6 +79,8 @@ void Supervisor::PrepareFork(pid_t thread, Fork* fork) {
 
 void Supervisor::ForkArmed(const seccomp_notif& told, const Owner& owner) {
   const auto thread = static_cast<pid_t>(told.pid);
+  // The child's helper is to be this process' own child, whoever has ended by then.
+  prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   const bool frozen = owner.memory->BeginFork(told.data, forks_[thread].rseq);
   Answer(told.id, frozen ? ProgramMemory::Answer() : kRefused);
   // The kernel goes on at once: nothing that it needs waits for this thread.
@@ -104,8 +106,6 @@ void Supervisor::ForkArmed(const seccomp_notif& told, const Owner& owner) {
 
 absl::Status Supervisor::AdoptChild(ProgramMemory* parent, pid_t pid) {
   NRAM_RETURN_IF_ERROR(AwaitStop(pid).status());
-  // The child's helper is to be this process' own child.
-  prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   // Its own children are none of this call's; the end of this process still is its own.
   if (ptrace(PTRACE_SETOPTIONS, pid, nullptr, PTRACE_O_EXITKILL) != 0) return ErrnoStatus(errno, "PTRACE_SETOPTIONS");
   Child child;
