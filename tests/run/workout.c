@@ -363,10 +363,10 @@ static void AwaitChild(pid_t child) {
 
 // Verifies what it has inherited, makes it its own, and has a child that does the same.
 static void BeChild(uint64_t* words, size_t bytes, uint64_t salt, int generations) {
+  pid_t child = 0;
   Verify(words, bytes / 8, salt);
-  const pid_t child = generations > 1 ? fork() : 0;
+  while (--generations > 0 && (child = fork()) == 0) Verify(words, bytes / 8, salt);
   Check(child >= 0, "fork in a child");
-  if (generations > 1 && child == 0) BeChild(words, bytes, salt, generations - 1);
   Fill(words, bytes / 8, salt + 1);
   // Memory of its own comes and goes as before.
   uint64_t* const more = Allocate(bytes / 2);
@@ -481,13 +481,23 @@ static void DoOrphans(size_t bytes) {
   BeChild(words, bytes, 3, 2);
 }
 
+// Some kernels have no such calls.
+static void SayNoForeign(int number) {
+  static const char kText[] = "no call of a 32-bit program\n";
+  (void)number;
+  (void)!write(1, kText, sizeof(kText) - 1);
+  _exit(0);
+}
+
 static void DoForeign(size_t bytes) {
   uint64_t* const words = Allocate(bytes);
   Fill(words, bytes / 8, 3);
+  signal(SIGSEGV, &SayNoForeign);
   long result = 2;  // fork(2)
   __asm__ volatile("int $0x80" : "+a"(result) : : "r8", "r9", "r10", "r11", "memory");
   if (result == 0) _exit(0);
-  printf(result == -ENOMEM ? "refused " : result == -ENOSYS ? "none " : "wrong ");
+  signal(SIGSEGV, SIG_DFL);
+  Check(result == -ENOMEM, "the fork is refused");
   Verify(words, bytes / 8, 3);
 }
 
