@@ -31,6 +31,7 @@ namespace nram {
 namespace {
 
 constexpr int kFaultThreads = 4;
+constexpr uint64_t kAddressEnd = uint64_t{1} << 56;  // the kernel gives none from there on
 constexpr uint64_t kMadviseGuardInstall = 102;
 constexpr __rlimit_resource kLimits[] = {RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK};
 
@@ -130,7 +131,7 @@ uint64_t ProgramMemory::GrowthOf(const seccomp_data& call) const {
     case SYS_mmap:
       return MayBeRemote(call) ? old_length : 0;
     case SYS_brk:
-      return brk_ != 0 && call.args[0] > brk_ ? call.args[0] - brk_ : 0;
+      return brk_ != 0 && call.args[0] > brk_ && call.args[0] < kAddressEnd ? call.args[0] - brk_ : 0;
     case SYS_mremap:
       return new_length > old_length ? new_length - old_length : 0;
     default:
@@ -139,8 +140,10 @@ uint64_t ProgramMemory::GrowthOf(const seccomp_data& call) const {
 }
 
 bool ProgramMemory::MayArm(const seccomp_data& call) const {
+  if (armed()) return false;
+  if (call.nr == SYS_brk && brk_ == 0 && call.args[0] != 0) return true;
   const uint64_t growth = GrowthOf(call);
-  return !armed() && growth > 0 && remotable_bytes_ + growth > options_.budget_pages * kPageBytes;
+  return growth > 0 && remotable_bytes_ + growth > options_.budget_pages * kPageBytes;
 }
 
 absl::Status ProgramMemory::Grow(uint64_t bytes, bool look) {
@@ -150,6 +153,7 @@ absl::Status ProgramMemory::Grow(uint64_t bytes, bool look) {
   // What was unmapped is not known yet.
   NRAM_ASSIGN_OR_RETURN(const std::vector<AddressRun> runs, ReadRemotable(helper_->pid()));
   remotable_bytes_ = bytes;
+  brk_ = 0;  // no more than the heap that there is has been counted now
   for (const AddressRun& run : runs) remotable_bytes_ += run.pages * kPageBytes;
   return remotable_bytes_ <= budget ? absl::OkStatus() : Arm();
 }
@@ -311,12 +315,18 @@ ProgramMemory::AnswerOr ProgramMemory::OnMmap(pid_t thread, const seccomp_data& 
 ProgramMemory::AnswerOr ProgramMemory::OnBrk(const seccomp_data& call) {
   const uint64_t asked = call.args[0];
   if (!armed()) {
-    // Not what was asked for last, which the kernel may have refused.
-    NRAM_ASSIGN_OR_RETURN(const int64_t now, helper_->Call(SYS_brk, {0}));
-    brk_ = static_cast<uint64_t>(now);
+    // Where it matters, the helper says whether the kernel has given what was asked for. That takes longer than the
+    // call.
+    if (brk_ == 0 || MayArm(call)) {
+      NRAM_ASSIGN_OR_RETURN(const int64_t now, helper_->Call(SYS_brk, {0}));
+      brk_ = static_cast<uint64_t>(now);
+    }
     const uint64_t grown = GrowthOf(call);
     if (grown > 0) NRAM_RETURN_IF_ERROR(Grow(grown));
-    if (!armed()) return MakeUnarmed(call);
+    if (!armed()) {
+      if (asked < kAddressEnd) brk_ = std::max(brk_, asked);
+      return MakeUnarmed(call);
+    }
   }
   const uint64_t old_end = RoundUp(brk_, kPageBytes);
   const uint64_t asked_end = RoundUp(asked, kPageBytes);

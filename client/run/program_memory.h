@@ -119,8 +119,9 @@ class ProgramMemory {
   bool partly_inherited_ = false;  // a child would not inherit all as it is (MADV_DONTFORK, MADV_WIPEONFORK)
   bool advised_small_ = false;     // the same of memory that may not be remote as it is
   bool huge_pages_off_ = false;    // for the time of a fork
-  uint64_t brk_ = 0;               // the end of the heap; 0: not known yet
-  std::set<uint64_t> pins_;        // pages that words of threads are in
+  // The end of the heap. Before arming: at least that, as far as it is in remotable_bytes_; 0: to be asked for.
+  uint64_t brk_ = 0;
+  std::set<uint64_t> pins_;  // pages that words of threads are in
   std::vector<std::byte> pin_buffer_;
   std::unique_ptr<TaskSpace> space_;
   std::unique_ptr<RunEngine> engine_;
