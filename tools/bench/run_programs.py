@@ -1,12 +1,14 @@
 #!/usr/bin/python3
 """Programs as they are under `nram run`: the table of docs/run.md.
 
-usage: tools/bench/run_programs.py NRAM [--only=NAME,...] [--budget=32M] [--rounds=N] [--no-swap] [--json]
+usage: tools/bench/run_programs.py NRAM [--only=NAME,...] [--budget=32M] [--rounds=N] [--swap=disk|pool|none]
+                                   [--disk-mb=N] [--json]
 
-NRAM is the program (bazel-bin/tools/nram/nram). Each program runs on data of about twice the budget: as it is in
-RAM, under `nram run` with a pool of two servers on this machine, and in a memory cgroup of the budget's size with swap
-in a file on this machine's disk. One after the other, in each round. What it prints is compared byte for byte with
-what it prints in RAM. Seconds are medians of the rounds. Without root, or with --no-swap, there is no swap.
+NRAM is the program (bazel-bin/tools/nram/nram). Each program runs on data of about twice the budget: as it is in RAM,
+under `nram run` with a pool of two servers on this machine, and in a memory cgroup of the budget's size with swap in
+a file on this machine's disk (--disk-mb: as a disk that moves so many MB a second), or in the pool. One after the
+other, in each round. What it prints is compared byte for byte with what it prints in RAM. Seconds are medians of the
+rounds. Without root there is no swap.
 
 Programs that are not installed are left out, and named. On Debian: octave r-base-core default-jdk-headless gcc
 golang-go redis-server sqlite3 nodejs ruby sbcl python3-numpy.
@@ -38,7 +40,7 @@ from bench_places import (  # noqa: E402
     say,
     swap_alone,
 )
-from memory_places import disk_swap  # noqa: E402
+from memory_places import disk_swap, pool_swap  # noqa: E402
 from run_rows import ROWS, Lab  # noqa: E402
 
 WAYS = ["ram", "nram", "swap"]
@@ -95,7 +97,7 @@ def one_way(way, row, lab, options):
         cgroup = MemoryCgroup("nram-run-bench")
         later(stack, cgroup.close)
         if cgroup.path is None:
-            raise Failure("no memory cgroup can be made: use --no-swap")
+            raise Failure("no memory cgroup can be made: use --swap=none")
         cgroup.limit(options.budget)
         cgroup.swap_eagerly()
         join = ["sh", "-c", f'echo $$ > {cgroup.path}/cgroup.procs && exec "$@"', "sh"]
@@ -117,7 +119,7 @@ def judge(runs, options):
 def measure(row, lab, options):
     row.prepare(lab)
     rounds = []
-    ways = WAYS if options.swap else WAYS[:2]
+    ways = WAYS[:2] if options.swap == "none" else WAYS
     for _ in range(options.rounds):
         rounds.append({way: one_way(way, row, lab, options) for way in ways})
     results = [judge(runs, options) for runs in rounds]
@@ -152,7 +154,9 @@ def parse():
                         metavar="32M", help="in MiB (default 32M)")
     parser.add_argument("--rounds", type=int, default=1, help="(default 1)")
     parser.add_argument("--patience", type=float, default=120, help="seconds that a run may take (default 120)")
-    parser.add_argument("--no-swap", dest="swap", action="store_false", help="only RAM and nram run")
+    parser.add_argument("--swap", choices=["disk", "pool", "none"], default="disk",
+                        help="what the third way swaps to (default disk); none: only RAM and nram run")
+    parser.add_argument("--disk-mb", type=int, default=0, metavar="N", help="MB/s of that disk (default: as it is)")
     parser.add_argument("--json", action="store_true", help="the results in JSON")
     options = parser.parse_args()
     for name in options.only:
@@ -161,7 +165,8 @@ def parse():
     if options.budget < 16 * MIB or options.rounds < 1:
         parser.error("--budget is 16M or more, and --rounds 1 or more")
     options.nram = os.path.realpath(options.nram)
-    options.swap &= os.geteuid() == 0
+    if os.geteuid() != 0:
+        options.swap = "none"
     return options
 
 
@@ -174,9 +179,12 @@ def main():
         directory = tempfile.mkdtemp(prefix="nram-run-bench-", dir="/var/tmp")
         later(stack, shutil.rmtree, directory, ignore_errors=True)
         lab = Lab(directory, 2 * options.budget // MIB)
-        if options.swap:
+        if options.swap != "none":
             swap_alone(stack)
-            stack.enter_context(disk_swap(directory, 8 * options.budget))
+        if options.swap == "disk":
+            stack.enter_context(disk_swap(directory, 8 * options.budget, options.disk_mb))
+        elif options.swap == "pool":
+            stack.enter_context(pool_swap(options.nram, 8 * options.budget))
         for row in ROWS:
             if row.name not in options.only:
                 continue
@@ -191,7 +199,7 @@ def main():
     load = os.getloadavg()[1]
     if options.json:
         print(json.dumps({"machine": machine(options.nram), "budget_bytes": options.budget, "load": load,
-                          "rows": results}, indent=2))
+                          "swap": options.swap, "disk_mb": options.disk_mb, "rows": results}, indent=2))
     bad = [one["row"] for one in results if one.get("result") not in (None, "same")]
     if bad:
         sys.exit(f"not the same as in RAM: {', '.join(bad)}")
