@@ -284,8 +284,10 @@ TEST_F(RunEngineTest, WhatIsOnlyReadIsNotWrittenAgain) {
   for (int round = 0; round < 2; ++round) {
     for (uint64_t page = 0; page < 4 * kBudget; ++page) ASSERT_EQ(Get(page), page + 1);
   }
-  // What was dirty in memory at the beginning is written once.
-  EXPECT_LE(counters_.written_pages, written + kBudget);
+  // Eight budgets have left. The pages that were dirty in memory at the beginning are written once. Where a busy
+  // machine has cut the writes into several streams, one of them may be taken up by the reads: its next windows come
+  // writable.
+  EXPECT_LE(counters_.written_pages, written + 2 * kBudget);
 }
 
 TEST_F(RunEngineTest, WhoGoesInOrderFaultsSeldom) {
