@@ -23,9 +23,8 @@ namespace {
 
 // So long a call that arms waits for a fork.
 constexpr int64_t kHeldMs = 10'000;
-// When the program is to be killed: its own threads do not see it, and others that share its memory do not wait for
-// ever.
-// Also of a call that cannot be made now.
+// The answer to a call that cannot be made now. Also when the program is to be killed: its own threads do not see it,
+// and others that share its memory do not wait for ever.
 constexpr ProgramMemory::Answer kRefused{.go_on = false, .result = -ENOMEM};
 
 // Whether two tasks have the same memory. Nothing: the kernel does not say.
