@@ -10,7 +10,7 @@
 //   nram::memory::MemoryResource resource(memory);
 //   std::pmr::unordered_map<int, std::pmr::string> map(&resource);
 //
-// What a program publishes, and what others observe of it:
+// The versions that a program publishes and others observe:
 //
 //   nram::memory::Array<double> field(memory, n * m, "field");
 //   field.Publish(nram::memory::Description().Add("u", field.data(), {n, m}));
@@ -463,7 +463,7 @@ class Arena : public std::pmr::memory_resource {
       const std::uintptr_t at = (it->first + alignment - 1) / alignment * alignment;
       const std::size_t before = at - it->first;
       if (before > it->second || it->second - before < bytes) continue;
-      // What may throw comes first.
+      // Calls that may throw come first.
       const std::size_t after = it->second - before - bytes;
       if (after > 0) free_.emplace_hint(std::next(it), at + bytes, after);
       if (before > 0) {

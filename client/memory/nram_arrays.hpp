@@ -143,15 +143,15 @@ View<const T> Find(nram_t* handle, const void* address, const char* name) {
 
 }  // namespace internal
 
-// How a version is published, and what is said of it. A description can be used again, as long as what it describes
-// stays where it is.
+// The way in which a version is published, and its header and arrays. A description can be used again, as long as the
+// arrays stay where they are.
 class Description {
  public:
   Description() { nram_publish_options_init(&options); }
 
   // How: as in nram.h. `header`, `arrays` and `array_count` are set below, whatever is here.
   nram_publish_options options{};
-  // What observers hear beside the arrays: JSON.
+  // JSON for observers, beside the arrays.
   std::string header;
 
   // An array of that many elements in each dimension, none: the element at `data`. It must lie in the mappings that are

@@ -44,7 +44,7 @@ int PublishedResult(const absl::Status& status) {
   return ApiFail(EIO, std::string(status.message()));
 }
 
-// What lies behind what this library knows of a structure.
+// The bytes of a structure behind those that this library knows.
 bool HasUnknown(const void* given, size_t known, size_t size) {
   const auto* const bytes = static_cast<const char*>(given);
   return known < size && std::any_of(bytes + known, bytes + size, [](char byte) { return byte != 0; });
@@ -67,7 +67,7 @@ absl::StatusOr<nram::PublishedArray> Describe(nram_t* n, const nram_array& given
                                                    static_cast<int>(NRAM_DIMENSIONS_MAX)));
   }
   array.extents.assign(given.extents, given.extents + given.dimensions);
-  // What has no elements is nowhere, such as an empty container's.
+  // An array without elements is nowhere, such as an empty container's.
   if (given.data == nullptr && absl::c_linear_search(array.extents, 0)) return array;
   const auto at = reinterpret_cast<uintptr_t>(given.data);
   for (size_t i = 0; i < bases.size(); ++i) {
@@ -151,7 +151,7 @@ absl::StatusOr<nram::Observed> Observe(nram_t* n, const char* name, uint64_t ver
   return observed;
 }
 
-// What it says is the caller's until nram_next(): another thread may be in that, and gets no broken memory here.
+// Its answer is the caller's until nram_next(): another thread may be in that, and gets no broken memory here.
 std::shared_ptr<const nram::PublicationRecord> RecordOf(nram_t* n, const void* address) {
   if (!ApiUsable(n)) return nullptr;
   std::shared_ptr<const nram::PublicationRecord> record = n->memory->ObservedRecord(address);

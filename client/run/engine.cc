@@ -245,7 +245,7 @@ void RunEngine::CopyFrom(const RunEngine& parent) {
     RunPage copy;
     copy.pinned = page->pinned;
     copy.stored = page->state == RunState::kRemote;
-    // What is clean is not protected any more, and the store does not have it for this one.
+    // Clean pages are not protected any more, and the store does not have them for this one.
     copy.state = page->resident() ? RunState::kDirty : page->state;
     *page = copy;
   });

@@ -169,7 +169,7 @@ class FakeSpace : public AddressSpace {
       }
     }
   }
-  // What fork(2) does: the copy has what is there, and nothing is protected. Both have the same pages, which cannot be
+  // As fork(2): the copy has all pages that are there, and none is protected. Both have the same pages, which cannot be
   // dropped; to take them copies them first.
   void ForkTo(FakeSpace* copy) {
     MutexLock lock(&mu_);
@@ -182,7 +182,7 @@ class FakeSpace : public AddressSpace {
     MutexLock lock(&mu_);
     held_.insert(address);
   }
-  // What munmap(2) and mremap(2) do.
+  // As munmap(2) and mremap(2).
   void Unmap(uint64_t begin, uint64_t pages) {
     MutexLock lock(&mu_);
     for (uint64_t i = 0; i < pages; ++i) pages_.erase(begin + i * kPageBytes);

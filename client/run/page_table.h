@@ -87,7 +87,7 @@ class PageTable {
       for (uint64_t i = 0; i < kBlockPages; ++i) visit(block * kBlockPages + i, (*pages)[i]);
     }
   }
-  // What `change` makes of each page of another table, in place of what there was.
+  // Takes over another table, with each page as `change` makes it.
   template <typename Change>
   void CopyFrom(const PageTable& other, Change change) {
     blocks_.clear();

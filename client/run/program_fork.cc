@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<ProgramMemory>> ProgramMemory::Fork(std::unique_p
   child->LiftLimits(false);
   NRAM_RETURN_IF_ERROR(space.status());
   child->space_ = *std::move(space);
-  // What is remote is missing, and would be zeros, until this.
+  // Remote pages are missing, and would be zeros, until this.
   for (const AddressRun& run : engine_->attached()) {
     NRAM_RETURN_IF_ERROR(Annotate(child->space_->Register(run.begin, run.pages), "memory of a child"));
   }

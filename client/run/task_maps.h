@@ -25,7 +25,7 @@ absl::StatusOr<std::vector<AddressRun>> ReadRemotable(pid_t task);
 // The process that a thread belongs to; the thread itself if it has ended.
 pid_t ProcessOf(pid_t thread);
 
-// What a task may do, as text that is equal for tasks that may do the same: users, capabilities, filters of calls.
+// The rights of a task, as text that is equal for tasks with the same: users, capabilities, filters of calls.
 absl::StatusOr<std::string> ReadRights(pid_t task);
 
 // Which pages of a run are in memory, or in the machine's swap.

@@ -1,7 +1,7 @@
 #ifndef NRAM_TESTS_MEMORY_PUBLISH_UTIL_H_
 #define NRAM_TESTS_MEMORY_PUBLISH_UTIL_H_
 
-// What tests of publishing have in common: memories of a pool, words in them, versions of those.
+// The parts that tests of publishing have in common: memories of a pool, words in them, versions of those.
 
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,4 @@
-"""What is published, and what is said of its arrays."""
+"""The regions that are published, and the descriptions of their arrays."""
 
 import ctypes
 import json
@@ -47,7 +47,7 @@ def _region_of(pool, array):
 
 
 def _chosen(pool, mappings, arrays, joins):
-    """The regions that are published, once each, and what is said of their arrays. `joins`: also those of `arrays`."""
+    """The regions that are published, once each, and descriptions of their arrays. `joins`: also those of `arrays`."""
     regions, described = [], []
     for one in mappings:
         is_mapping = hasattr(one, "_region")
