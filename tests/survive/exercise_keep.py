@@ -8,8 +8,8 @@ the page cache, and makes new files that go away again. A write of new data may 
 makes nothing new. Signals: USR1 changes that; USR2 has it replace some files by new ones of the same size; HUP has it
 delete one.
 
-Its lines have besides: `refused`, how often something new was; `made`, new files that were not; `replaced`, files so
-far; `missing`, files that were deleted and found no room yet; `is_calm`. See exerciser.py."""
+Its lines have besides: `refused`, how often something new was since all was written; `made`, new files that were not;
+`replaced`, files so far; `missing`, files that were deleted and found no room yet; `is_calm`. See exerciser.py."""
 
 import errno
 import mmap
@@ -25,7 +25,7 @@ MIB = 1 << 20
 FILE_MIB = 2
 BLOCK = 1 << 16
 BLOCKS = FILE_MIB * MIB // BLOCK
-NEW_BLOCKS = 8 * BLOCKS  # of a new file at most
+NEW_DOUBLINGS = 8  # of one block, for the largest new file: eight times a file of those that stay
 NEW = 0.01  # of operations
 REPLACED = 8  # at once
 REFUSALS = 5  # in a row: it is full
@@ -49,7 +49,7 @@ class KeepExerciser(Exerciser):
         signal.signal(signal.SIGUSR2, self.replace_some)
         signal.signal(signal.SIGHUP, self.delete_one)
         self.fill(mib // FILE_MIB if mib > 0 else None)
-        self.is_filled = True
+        self.refused, self.is_filled = 0, True
 
     def change(self, *_):
         self.is_calm = not self.is_calm
@@ -171,8 +171,9 @@ class KeepExerciser(Exerciser):
         self.files[number][block] = self.generation
 
     def make_new(self):
+        """Small as often as large: in a pool that is nearly full the one fits, the other does not."""
         number = -1
-        if self.make(number, self.random.randrange(1, NEW_BLOCKS)):
+        if self.make(number, int(2 ** self.random.uniform(0, NEW_DOUBLINGS))):
             self.made += 1
             self.look_at(number, range(len(self.files[number])))
             self.drop(number)
