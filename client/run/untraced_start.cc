@@ -177,7 +177,7 @@ absl::StatusOr<std::unique_ptr<Helper>> UntracedStart::TakeHelper() {
   StartReport report;
   const ssize_t got = recv(ours_.get(), &report, sizeof(report), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return nullptr;
-  if (got == 0) return absl::UnavailableError("the program has closed what its start-up library needs");
+  if (got <= 0) return absl::UnavailableError("the program has closed what its start-up library needs");
   if (got != sizeof(report) || report.magic != kStartMagic) return absl::InternalError("no report of a start");
   if (report.step == kStartMap && report.error == EEXIST) {
     return absl::FailedPreconditionError("the program has something at the address that the helper needs");

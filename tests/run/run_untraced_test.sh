@@ -80,6 +80,7 @@ stats "$workout" fork 4
 grep -qx ok "$directory/out" || fail "fork of a small program: $(cat "$directory/out")"
 expect_stats '.children > 0 and .refused_forks == 0' "fork of a small program"
 expect 134 "could not be looked after" run -- "$workout" fork 24
+verify "$workout" forkgrow 32
 
 # Nobody sees zeros: the supervisor dies, the helper dies.
 begin() {

@@ -14,6 +14,7 @@
 //                  other's words
 //   forks MIB      children that write at the same time as their parent, whose threads write, too
 //   forkexec MIB   fork(2) and execution of true(1), many times, while the parent writes
+//   forkgrow MIB   a thread forks, again and again, while another one allocates and writes so much
 //   orphans MIB    a child that outlives its parent, and says so on the standard output
 //   foreign MIB    fork(2) by a call of a 32-bit program: says what came of it
 //   advised MIB    fork(2) with memory that is not to be inherited: says what came of it
@@ -33,6 +34,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -556,6 +558,47 @@ static void DoSharer(size_t bytes, const char* which) {
 #endif
 static char static_data[STATIC_MIB * MIB];
 
+struct Early {
+  const uint64_t* words;
+  size_t count;
+  atomic_int done;
+};
+
+// Children see what was there, or, where a fork cannot be followed, they end; later ones are refused then.
+static void* ForkMany(void* context) {
+  struct Early* const early = context;
+  int refused = 0;
+  int ended = 0;
+  for (int i = 0; i < 200 && !refused && !early->done; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      Verify(early->words, early->count, 5);
+      _exit(0);
+    }
+    refused = child < 0;
+    Check(child > 0 || errno == ENOMEM, "fork while another thread allocates");
+    int status = 0;
+    if (child > 0) Check(waitpid(child, &status, 0) == child, "waitpid");
+    ended += WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
+    Check(status == 0 || ended > 0, "a child of a thread");
+  }
+  Check(ended == 0 || refused, "children that have ended");
+  return NULL;
+}
+
+static void DoForkGrow(size_t bytes) {
+  struct Early early = {NULL, MIB, 0};
+  uint64_t* const words = Allocate(early.count * 8);
+  Fill(words, early.count, 5);
+  early.words = words;
+  pthread_t thread;
+  Check(pthread_create(&thread, NULL, &ForkMany, &early) == 0, "pthread_create");
+  DoFill(Allocate(bytes), bytes);
+  early.done = 1;
+  pthread_join(thread, NULL);
+  Verify(words, early.count, 5);
+}
+
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
   const char* const what = argv[1];
@@ -587,6 +630,8 @@ int main(int argc, char** argv) {
     DoForks(bytes);
   else if (strcmp(what, "forkexec") == 0)
     DoForkExec(bytes);
+  else if (strcmp(what, "forkgrow") == 0)
+    DoForkGrow(bytes);
   else if (strcmp(what, "orphans") == 0)
     DoOrphans(bytes);
   else if (strcmp(what, "foreign") == 0)
