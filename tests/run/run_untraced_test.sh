@@ -32,6 +32,8 @@ printf '#!/bin/sh\nexit 7\n' > "$directory/script"
 expect 7 "" run -- "$directory/script"
 cp "$nram" "$directory/alone"
 expect 125 "libnram-run.so is not beside" "$untraced" "$directory/alone" run -- "$workout" exit 0
+# The loader leaves out what is no library.
+NRAM_RUN_LIBRARY=$workout expect 4 "ended before its start-up library began" run -- "$workout" exit 4
 
 # The program's own end, its streams, its environment.
 for code in 3 255; do expect "$code" "" run -- "$workout" exit "$code"; done
