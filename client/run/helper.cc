@@ -2,6 +2,7 @@
 
 #include <glog/logging.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -13,6 +14,7 @@
 
 #include "base/status.h"
 #include "base/units.h"
+#include "client/run/pass_fd.h"
 
 namespace nram {
 
@@ -20,31 +22,34 @@ namespace {
 
 constexpr int kEndMs = 1000;
 
-// What recvmsg(2) in the helper works on.
+// What recvmsg(2) and sendmsg(2) in the helper work on: one byte, with a descriptor.
 struct LendPayload {
   msghdr header = {};
   iovec part = {};
   char byte[8] = {};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-};
 
-bool SendDescriptor(int socket, int fd) {
-  LendPayload message;
-  message.part = {message.byte, 1};
-  message.header.msg_iov = &message.part;
-  message.header.msg_iovlen = 1;
-  message.header.msg_control = message.control;
-  message.header.msg_controllen = sizeof(message.control);
-  cmsghdr* const rights = CMSG_FIRSTHDR(&message.header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(fd));
-  memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
-  ssize_t done;
-  do {
-    done = sendmsg(socket, &message.header, MSG_NOSIGNAL);
-  } while (done < 0 && errno == EINTR);
-  return done == 1;
+  // `at`: where this is in the helper.
+  void Place(uint64_t at) {
+    part = {reinterpret_cast<void*>(at + offsetof(LendPayload, byte)), 1};
+    header.msg_iov = reinterpret_cast<iovec*>(at + offsetof(LendPayload, part));
+    header.msg_iovlen = 1;
+    header.msg_control = reinterpret_cast<void*>(at + offsetof(LendPayload, control));
+    header.msg_controllen = sizeof(control);
+  }
+  void Put(int fd) {
+    cmsghdr rights = {};
+    rights.cmsg_level = SOL_SOCKET;
+    rights.cmsg_type = SCM_RIGHTS;
+    rights.cmsg_len = CMSG_LEN(sizeof(fd));
+    memcpy(control, &rights, sizeof(rights));
+    memcpy(control + CMSG_LEN(0), &fd, sizeof(fd));
+  }
+};
+constexpr uint64_t kLendAt = Helper::PayloadAddress(1);
+
+absl::Span<std::byte> BytesOf(LendPayload* payload) {
+  return absl::MakeSpan(reinterpret_cast<std::byte*>(payload), sizeof(*payload));
 }
 
 }  // namespace
@@ -54,7 +59,8 @@ absl::Status Helper::Make(std::vector<HelperCall>* calls, absl::Span<std::byte> 
   return MakeLocked(calls, payload, /*lent=*/-1);
 }
 
-absl::Status Helper::MakeLocked(std::vector<HelperCall>* calls, absl::Span<std::byte> payload, int lent) {
+absl::Status Helper::MakeLocked(std::vector<HelperCall>* calls, absl::Span<std::byte> payload, int lent,
+                                UniqueFd* taken) {
   const size_t calls_bytes = calls->size() * sizeof(HelperCall);
   const size_t bytes = sizeof(HelperHeader) + calls_bytes + payload.size();
   CHECK_LE(calls->size(), kCallsMax);
@@ -68,11 +74,12 @@ absl::Status Helper::MakeLocked(std::vector<HelperCall>* calls, absl::Span<std::
   do {
     done = send(socket_.get(), message_.data(), bytes, MSG_NOSIGNAL);
   } while (done < 0 && errno == EINTR);
-  if (done >= 0 && lent >= 0 && !SendDescriptor(socket_.get(), lent)) done = -1;
-  if (done >= 0) {
-    do {
-      done = recv(socket_.get(), message_.data(), bytes, 0);
-    } while (done < 0 && errno == EINTR);
+  if (done >= 0 && lent >= 0 && !SendWithFd(socket_.get(), absl::MakeConstSpan(message_).first(1), lent)) done = -1;
+  UniqueFd fd;
+  if (done >= 0) done = ReceiveWithFd(socket_.get(), absl::MakeSpan(message_), &fd);
+  if (done == 1 && taken != nullptr) {
+    *taken = std::move(fd);
+    done = ReceiveWithFd(socket_.get(), absl::MakeSpan(message_), &fd);
   }
   if (done != static_cast<ssize_t>(bytes)) {
     return absl::UnavailableError("the helper in the program's memory has ended");
@@ -92,25 +99,51 @@ absl::StatusOr<int64_t> Helper::Call(uint64_t number, std::initializer_list<uint
 }
 
 absl::StatusOr<int64_t> Helper::Lend(int fd) {
-  constexpr uint64_t kAt = PayloadAddress(1);
   LendPayload payload;
-  payload.part = {reinterpret_cast<void*>(kAt + offsetof(LendPayload, byte)), 1};
-  payload.header.msg_iov = reinterpret_cast<iovec*>(kAt + offsetof(LendPayload, part));
-  payload.header.msg_iovlen = 1;
-  payload.header.msg_control = reinterpret_cast<void*>(kAt + offsetof(LendPayload, control));
-  payload.header.msg_controllen = sizeof(payload.control);
+  payload.Place(kLendAt);
   std::vector<HelperCall> calls(1);
-  calls[0] = {SYS_recvmsg, {static_cast<uint64_t>(its_socket_), kAt, MSG_CMSG_CLOEXEC}};
+  calls[0] = {SYS_recvmsg, {static_cast<uint64_t>(its_socket_), kLendAt, MSG_CMSG_CLOEXEC}};
   {
     MutexLock lock(&mu_);
-    NRAM_RETURN_IF_ERROR(
-        MakeLocked(&calls, absl::MakeSpan(reinterpret_cast<std::byte*>(&payload), sizeof(payload)), fd));
+    NRAM_RETURN_IF_ERROR(MakeLocked(&calls, BytesOf(&payload), fd));
   }
   if (calls[0].result < 0) return calls[0].result;
   if (payload.header.msg_controllen < CMSG_LEN(sizeof(int))) return -EMFILE;  // it has no room for one more
   int number;
   memcpy(&number, payload.control + CMSG_LEN(0), sizeof(number));
   return number;
+}
+
+absl::StatusOr<UniqueFd> Helper::Take(int number) {
+  LendPayload payload;
+  payload.Place(kLendAt);
+  payload.Put(number);
+  std::vector<HelperCall> calls(1);
+  calls[0] = {SYS_sendmsg, {static_cast<uint64_t>(its_socket_), kLendAt, MSG_NOSIGNAL}};
+  UniqueFd taken;
+  {
+    MutexLock lock(&mu_);
+    NRAM_RETURN_IF_ERROR(MakeLocked(&calls, BytesOf(&payload), /*lent=*/-1, &taken));
+  }
+  if (calls[0].result < 0) return ErrnoStatus(static_cast<int>(-calls[0].result), "a descriptor of the helper");
+  if (!taken.valid()) return absl::ResourceExhaustedError("a descriptor of the helper: this process has too many");
+  return taken;
+}
+
+absl::Status Helper::Settle(int pidfd) {
+  std::vector<uint64_t> kept = {static_cast<uint64_t>(its_socket_)};
+  if (pidfd >= 0) kept.push_back(static_cast<uint64_t>(pidfd));
+  std::sort(kept.begin(), kept.end());
+  std::vector<HelperCall> calls = {{SYS_setsid, {}}};
+  uint64_t next = 0;
+  for (const uint64_t number : kept) {
+    if (number > next) calls.push_back({SYS_close_range, {next, number - 1, 0}});
+    next = number + 1;
+  }
+  calls.push_back({SYS_close_range, {next, ~0u, 0}});
+  calls.push_back({SYS_prctl, {PR_SET_NAME, PayloadAddress(calls.size() + 1)}});
+  char name[16] = "nram-helper";
+  return Make(&calls, absl::MakeSpan(reinterpret_cast<std::byte*>(name), sizeof(name)));
 }
 
 bool Helper::End(const std::vector<AddressRun>& unmapped) {

@@ -27,12 +27,20 @@ class Helper {
     return HelperPlace::kMessage + sizeof(HelperHeader) + calls * sizeof(HelperCall);
   }
 
+  // Whether this process may trace the program, and so reach into its memory without the helper.
+  enum class Reach { kTraces, kByHelper };
+
   // `socket`: SOCK_SEQPACKET, whose other end the helper has, as `its_socket`.
-  Helper(pid_t pid, UniqueFd pidfd, UniqueFd socket, int its_socket)
-      : pid_(pid), pidfd_(std::move(pidfd)), its_socket_(its_socket), socket_(std::move(socket)) {}
+  Helper(pid_t pid, UniqueFd pidfd, UniqueFd socket, int its_socket, Reach reach = Reach::kTraces)
+      : pid_(pid), pidfd_(std::move(pidfd)), its_socket_(its_socket), reach_(reach), socket_(std::move(socket)) {}
 
   pid_t pid() const { return pid_; }
   int pidfd() const { return pidfd_.get(); }
+  Reach reach() const { return reach_; }
+
+  // What a helper does first: it leaves the program's descriptors, but for its socket and `pidfd` (-1: none), its
+  // terminal and its group.
+  absl::Status Settle(int pidfd = -1);
 
   // Makes the calls, in order, and fills their results in; `payload` is the helper's at PayloadAddress(calls.size())
   // meanwhile, and has afterwards what the calls have made of it. Blocks as long as the calls. UNAVAILABLE: the helper
@@ -43,6 +51,8 @@ class Helper {
                                absl::Span<std::byte> payload = {});
   // Gives the helper a descriptor of this process. Its number there, which is to be closed there, or -errno.
   absl::StatusOr<int64_t> Lend(int fd);
+  // A descriptor of the helper's, which keeps it.
+  absl::StatusOr<UniqueFd> Take(int number);
   // The helper ends, and the program goes on. It unmaps `unmapped` before that: whoever shares the memory still is not
   // to see what is there when nobody answers its faults any more. False: it had ended before that. Its end is waited
   // for, for a second at most, and reaped: it is this process' child.
@@ -51,13 +61,14 @@ class Helper {
  private:
   // False: it ends by itself.
   bool End(const std::vector<AddressRun>& unmapped);
-  // `lent`: a descriptor that the calls receive; -1: none.
-  absl::Status MakeLocked(std::vector<HelperCall>* calls, absl::Span<std::byte> payload, int lent)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `lent`: a descriptor that the calls receive; -1: none. `taken`: one that they send; null: none.
+  absl::Status MakeLocked(std::vector<HelperCall>* calls, absl::Span<std::byte> payload, int lent,
+                          UniqueFd* taken = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const pid_t pid_;
   const UniqueFd pidfd_;
   const int its_socket_;
+  const Reach reach_;
   Mutex mu_;
   UniqueFd socket_ ABSL_GUARDED_BY(mu_);
   std::vector<std::byte> message_ ABSL_GUARDED_BY(mu_);

@@ -2,6 +2,7 @@
 
 extern "C" {
 extern const char nram_helper_code_begin[];
+extern const char nram_helper_code_task[];
 extern const char nram_helper_code_end[];
 }
 
@@ -11,12 +12,14 @@ extern const char nram_helper_code_end[];
 __asm__(R"(
   .pushsection .rodata
   .globl nram_helper_code_begin
+  .globl nram_helper_code_task
   .globl nram_helper_code_end
 nram_helper_code_begin:
   syscall
   testq %rax, %rax
   jz 11f
   int3
+nram_helper_code_task:
 11:
   testq %rbx, %rbx
   jz 1f
@@ -125,5 +128,7 @@ absl::Span<const std::byte> HelperCode() {
   return {reinterpret_cast<const std::byte*>(nram_helper_code_begin),
           static_cast<size_t>(nram_helper_code_end - nram_helper_code_begin)};
 }
+
+uint64_t HelperEntry() { return static_cast<uint64_t>(nram_helper_code_task - nram_helper_code_begin); }
 
 }  // namespace nram

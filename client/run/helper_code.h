@@ -41,6 +41,8 @@ static_assert(sizeof(HelperHeader) == 64 && sizeof(HelperCall) == 64);
 // pollfd of the program's pidfd. When the socket ends it kills the program and waits for its end. Then it unmaps all
 // memory but its own, so that nobody who shares it goes on with zeros when the last userfaultfd is closed.
 absl::Span<const std::byte> HelperCode();
+// Where in it the helper begins that another clone(2) than the code's own has made, with rbx 0 and the others as above.
+uint64_t HelperEntry();
 
 }  // namespace nram
 

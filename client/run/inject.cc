@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -17,7 +16,6 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -161,16 +159,9 @@ absl::StatusOr<pid_t> CloneHelper(pid_t program, BorrowedThread* thread, int soc
   return helper;
 }
 
-// What the helper does first: it leaves the program's descriptors, terminal and group.
-absl::Status SettleHelper(pid_t program, int socket, Helper* helper) {
-  const auto number = static_cast<uint64_t>(socket);
-  std::vector<HelperCall> calls(3);
-  calls[0] = {SYS_close_range, {number + 1, ~0u, 0}};
-  calls[1] = {SYS_setsid, {}};
-  calls[2] = {SYS_prctl, {PR_SET_NAME, Helper::PayloadAddress(3 + (number > 0 ? 1 : 0))}};
-  if (number > 0) calls.push_back({SYS_close_range, {0, number - 1, 0}});
-  char name[16] = "nram-helper";
-  NRAM_RETURN_IF_ERROR(helper->Make(&calls, absl::MakeSpan(reinterpret_cast<std::byte*>(name), sizeof(name))));
+// The helper begins, and hears of the program's end.
+absl::Status SettleHelper(pid_t program, Helper* helper) {
+  NRAM_RETURN_IF_ERROR(helper->Settle());
   NRAM_ASSIGN_OR_RETURN(const int64_t pidfd, helper->Call(SYS_pidfd_open, {static_cast<uint64_t>(program), 0}));
   if (pidfd < 0) return ErrnoStatus(static_cast<int>(-pidfd), "pidfd_open in the helper");
   const pollfd program_end = {.fd = static_cast<int>(pidfd), .events = POLLIN, .revents = 0};
@@ -219,7 +210,7 @@ absl::StatusOr<std::unique_ptr<Helper>> InjectHelper(pid_t program, HelperParent
   NRAM_RETURN_IF_ERROR(CallOk(&thread, "close", SYS_close, {static_cast<uint64_t>(ends[1])}).status());
   NRAM_RETURN_IF_ERROR(thread.End());
   auto helper = std::make_unique<Helper>(helper_pid, std::move(helper_pidfd), std::move(socket), ends[1]);
-  NRAM_RETURN_IF_ERROR(SettleHelper(program, ends[1], helper.get()));
+  NRAM_RETURN_IF_ERROR(SettleHelper(program, helper.get()));
   return helper;
 }
 

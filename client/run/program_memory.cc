@@ -198,10 +198,10 @@ absl::StatusOr<int64_t> ProgramMemory::MakeCall(const seccomp_data& call) {
 
 absl::StatusOr<int64_t> ProgramMemory::MakeMmap(pid_t thread, const seccomp_data& call) {
   if ((call.args[3] & MAP_ANONYMOUS) != 0) return MakeCall(call);
-  const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, ProcessOf(thread), 0)));
-  if (!pidfd.valid()) return -ENOMEM;
-  const UniqueFd file(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd.get(), static_cast<int>(call.args[4]), 0)));
-  if (!file.valid()) return errno == EBADF ? -EBADF : -ENOMEM;
+  const bool traces = helper_->reach() == Helper::Reach::kTraces;
+  const UniqueFd file = traces ? CopyDescriptor(thread, static_cast<int>(call.args[4]))
+                               : ReopenFile(thread, static_cast<int>(call.args[4]));
+  if (!file.valid()) return errno == EBADF || errno == ENODEV ? -errno : -ENOMEM;
   NRAM_ASSIGN_OR_RETURN(const int64_t number, helper_->Lend(file.get()));
   if (number < 0) return -ENOMEM;
   seccomp_data made = call;

@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,10 +18,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "client/run/call_filter.h"
 #include "client/run/inject.h"
+#include "client/run/pass_fd.h"
 
 #ifndef SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
 #define SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (1UL << 5)
@@ -34,6 +37,7 @@ namespace nram {
 namespace {
 
 constexpr int kHeldLookMs = 500;
+constexpr int64_t kStartMs = 60'000;  // so long the start-up library has
 constexpr int kForwarded[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT};
 
 sigset_t WatchedSignals() {
@@ -45,7 +49,8 @@ sigset_t WatchedSignals() {
   return set;
 }
 
-// What the process says of itself before it executes the program: the listener's number, or an error of execve.
+// What the process says of itself before it executes the program: the listener's number, with which it comes, or why
+// there is none.
 struct ChildWord {
   int listener = -1;
   int error = 0;
@@ -76,6 +81,9 @@ Supervisor::~Supervisor() {
 
 void Supervisor::BeTheProgram(int status_fd, int go_fd) const {
   const Argv words(words_);
+  const std::vector<std::string> none;
+  const Argv variables(start_ != nullptr ? start_->environment() : none);
+  if (start_ != nullptr) start_->Inherit();
   const std::vector<sock_filter> filter = MakeCallFilter();
   const sock_fprog program = {.len = static_cast<unsigned short>(filter.size()),
                               .filter = const_cast<sock_filter*>(filter.data())};
@@ -88,19 +96,24 @@ void Supervisor::BeTheProgram(int status_fd, int go_fd) const {
   }
   if (word.listener < 0) word.error = errno;
   char go = 0;
-  if (write(status_fd, &word, sizeof(word)) == sizeof(word) && read(go_fd, &go, 1) == 1) {
+  const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(&word), sizeof(word));
+  const bool said = word.listener < 0 ? write(status_fd, &word, sizeof(word)) == sizeof(word)
+                                      : SendWithFd(status_fd, bytes, word.listener);
+  if (said && read(go_fd, &go, 1) == 1) {
     pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
-    execve(path_.c_str(), words.get(), environ);
-    word.error = errno;
-    (void)!write(status_fd, &word, sizeof(word));
+    execve(path_.c_str(), words.get(), start_ != nullptr ? variables.get() : environ);
   }
   _exit(127);
 }
 
-absl::Status Supervisor::Start() {
+absl::Status Supervisor::Start(const std::string& library) {
+  traces_ = library.empty();
+  if (!traces_) {
+    NRAM_ASSIGN_OR_RETURN(start_, UntracedStart::Make(library));
+  }
   int status_ends[2];
   int go_ends[2];
-  if (pipe2(status_ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, status_ends) != 0) return ErrnoStatus(errno, "socketpair");
   const UniqueFd status_in(status_ends[0]);
   UniqueFd status_out(status_ends[1]);
   if (pipe2(go_ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
@@ -119,23 +132,30 @@ absl::Status Supervisor::Start() {
   }
   pidfd_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, program_, 0)));
   signal(SIGPIPE, SIG_IGN);  // a program that was killed does not read its pipe
+  signal(SIGXFSZ, SIG_IGN);  // an error in its place
   status_out.reset();
   go_in.reset();
+  if (start_ != nullptr) start_->CloseIts();
+  NRAM_RETURN_IF_ERROR(TakeListener(status_in.get()));
+  if (!traces_) return absl::OkStatus();
+  if (ptrace(PTRACE_SEIZE, program_, nullptr, PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL) != 0) {
+    return ErrnoStatus(errno, "the program may not be traced (ptrace)");
+  }
+  traced_.insert(program_);
+  return absl::OkStatus();
+}
+
+absl::Status Supervisor::TakeListener(int status_fd) {
   ChildWord word;
-  if (read(status_in.get(), &word, sizeof(word)) != sizeof(word)) return absl::InternalError("the child has ended");
+  const absl::Span<std::byte> bytes(reinterpret_cast<std::byte*>(&word), sizeof(word));
+  if (ReceiveWithFd(status_fd, bytes, &listener_) != sizeof(word)) return absl::InternalError("the child has ended");
   if (word.error == EBUSY) {
     return absl::FailedPreconditionError(
         "another program hears of this one's system calls already, as `nram run` does: one cannot be within the other");
   }
   if (word.error != 0) return ErrnoStatus(word.error, "a filter of system calls (seccomp) cannot be had");
-  listener_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd_.get(), word.listener, 0)));
-  if (!listener_.valid()) return ErrnoStatus(errno, "another process' descriptor (pidfd_getfd) cannot be had");
-  fcntl(listener_.get(), F_SETFD, FD_CLOEXEC);
+  if (!listener_.valid()) return absl::ResourceExhaustedError("too many open files");
   ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP);  // Linux 6.6
-  if (ptrace(PTRACE_SEIZE, program_, nullptr, PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL) != 0) {
-    return ErrnoStatus(errno, "the program may not be traced (ptrace)");
-  }
-  traced_.insert(program_);
   return absl::OkStatus();
 }
 
@@ -157,10 +177,12 @@ void Supervisor::Kill() const { syscall(SYS_pidfd_send_signal, pidfd_.get(), SIG
 
 absl::StatusOr<RunEnd> Supervisor::Run(PageStore* store) {
   views_ = std::make_unique<PageViews>(store);
+  start_until_ns_ = DeadlineAfterMs(kStartMs);
   if (write(go_.get(), "g", 1) != 1) return ErrnoStatus(errno, "starting the program");
   while (!ended_) NRAM_RETURN_IF_ERROR(Await());
   Reap();
   if (end_->signal == SIGKILL) NRAM_RETURN_IF_ERROR(Failure());
+  if (start_ != nullptr && end_->code != 127) SayNotStarted();
   if (!report_.begun && end_->code == 127) return absl::NotFoundError(absl::StrCat(path_, ": cannot be executed"));
   return *end_;
 }
@@ -171,10 +193,10 @@ absl::Status Supervisor::Await() {
     fds.push_back({child.pidfd.get(), POLLIN, 0});
     fds.push_back({child.memory->helper_pidfd(), POLLIN, 0});
   }
-  if (poll(fds.data(), fds.size(), held_.empty() ? -1 : kHeldLookMs) < 0 && errno != EINTR) {
-    return ErrnoStatus(errno, "poll");
-  }
+  const bool looks = !held_.empty() || start_ != nullptr;
+  if (poll(fds.data(), fds.size(), looks ? kHeldLookMs : -1) < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
   if (!held_.empty()) RefuseLateHeld();
+  if (start_ != nullptr) CheckStarted();
   if ((fds[0].revents & POLLIN) != 0) OnSignal();
   if (std::any_of(fds.begin() + 2, fds.end(), [](const pollfd& fd) { return fd.revents != 0; })) EndChildren();
   if ((fds[1].revents & POLLIN) != 0) OnNotification();
@@ -313,6 +335,10 @@ absl::Status Supervisor::LookAfter(pid_t pid) {
   } while (WSTOPSIG(status) != (SIGTRAP | 0x80));
   if (!Is64Bit(pid)) return absl::UnimplementedError("the program is not a 64-bit one");
   NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Helper> helper, InjectHelper(pid, HelperParent::kPrograms));
+  return LookAfter(std::move(helper));
+}
+
+absl::Status Supervisor::LookAfter(std::unique_ptr<Helper> helper) {
   memory_ = std::make_unique<ProgramMemory>(options_, std::move(helper), views_->Make(), counters_,
                                             [this](const absl::Status& failure) { Fail(failure); });
   NRAM_RETURN_IF_ERROR(memory_->Begin());

@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +24,7 @@
 #include "client/run/page_store.h"
 #include "client/run/page_views.h"
 #include "client/run/program_memory.h"
+#include "client/run/untraced_start.h"
 
 namespace nram {
 
@@ -53,7 +55,9 @@ class Supervisor {
   ~Supervisor();
 
   // Makes the program's process, which waits for Run. Signals to this process go to the program from here on.
-  absl::Status Start();
+  // `library`: of the start (UntracedStart), where programs may not be traced; empty: this one is traced, and its forks
+  // and what it executes are looked after, too.
+  absl::Status Start(const std::string& library = "");
   // Executes the program and returns when it, and all processes that it has left, have ended. `store` outlives this
   // object. NOT_FOUND, PERMISSION_DENIED and so on: it could not be executed. Other errors: what it needed could not be
   // had, and it has been killed.
@@ -85,6 +89,7 @@ class Supervisor {
   };
 
   [[noreturn]] void BeTheProgram(int status_fd, int go_fd) const;
+  absl::Status TakeListener(int status_fd);
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Failure() ABSL_LOCKS_EXCLUDED(mu_);
   void Kill() const;
@@ -96,6 +101,7 @@ class Supervisor {
   void OnStopped(pid_t pid, int status);
   void OnExecuted(pid_t pid);
   absl::Status LookAfter(pid_t pid);
+  absl::Status LookAfter(std::unique_ptr<Helper> helper);
 
   void OnNotification();
   void AnswerCall(const seccomp_notif& told, const Owner& owner);
@@ -133,6 +139,14 @@ class Supervisor {
                                       PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE;
   static bool IsThreadOf(pid_t process, pid_t thread);
 
+  // Of a program that is not traced.
+  // A call is told: the library may have reported, or the program have executed another one.
+  void OnCallUntraced(const seccomp_notif& told);
+  void OnExecutedUntraced();
+  // The library must have come by now.
+  void CheckStarted();
+  static void SayNotStarted();
+
   const std::string path_;
   const std::vector<std::string> words_;
   const RunOptions options_;
@@ -153,6 +167,12 @@ class Supervisor {
   UniqueFd listener_;  // of its calls
   UniqueFd signals_;
   std::unique_ptr<ProgramMemory> memory_;
+
+  bool traces_ = true;
+  std::unique_ptr<UntracedStart> start_;               // until the library has reported
+  int64_t start_until_ns_ = 0;                         // it has until then
+  std::vector<std::pair<pid_t, seccomp_data>> early_;  // calls until then that name words of threads
+  pid_t executing_ = -1;                               // a thread that may be executing another program
 
   Mutex mu_;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);

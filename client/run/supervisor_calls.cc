@@ -1,7 +1,6 @@
 // The half of Supervisor that answers calls.
 
 #include <linux/capability.h>
-#include <linux/kcmp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
@@ -17,6 +16,7 @@
 #include "base/status.h"
 #include "client/run/call_filter.h"
 #include "client/run/supervisor.h"
+#include "client/run/task_maps.h"
 
 namespace nram {
 namespace {
@@ -26,19 +26,6 @@ constexpr int64_t kHeldMs = 10'000;
 // The answer to a call that cannot be made now. Also when the program is to be killed: its own threads do not see it,
 // and others that share its memory do not wait for ever.
 constexpr ProgramMemory::Answer kRefused{.go_on = false, .result = -ENOMEM};
-
-// Whether two tasks have the same memory. Nothing: the kernel does not say.
-std::optional<bool> SharesMemory(pid_t one, pid_t other) {
-  switch (syscall(SYS_kcmp, one, other, KCMP_VM, 0, 0)) {
-    case 0:
-      return true;
-    case 1:
-    case 2:
-      return false;
-    default:
-      return std::nullopt;
-  }
-}
 
 bool HasEnded(int pidfd) {
   pollfd fd = {pidfd, POLLIN, 0};
@@ -83,6 +70,7 @@ absl::StatusOr<Supervisor::Owner> Supervisor::OwnerOf(const seccomp_notif& told)
 void Supervisor::OnNotification() {
   seccomp_notif told = {};
   if (ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_RECV, &told) != 0) return;  // it has gone
+  if (!traces_) OnCallUntraced(told);
   const absl::StatusOr<Owner> owner = OwnerOf(told);
   if (!owner.ok()) {
     for (const Child& child : children_) KillChild(child.pid, child.pidfd.get(), owner.status());
@@ -150,6 +138,10 @@ absl::StatusOr<std::optional<ProgramMemory::Answer>> Supervisor::OnCall(const se
   const bool executes = call.nr == SYS_execve || call.nr == SYS_execveat;
   if (executes) {
     // Of a child that shares the memory: it has its own from here on, and that is local.
+    if (!traces_) {
+      if (IsThreadOf(owner.process, thread)) executing_ = thread;
+      return ProgramMemory::Answer();
+    }
     if (IsThreadOf(owner.process, thread) && !traced_.contains(thread) &&
         ptrace(PTRACE_SEIZE, thread, nullptr, PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD) == 0) {
       traced_.insert(thread);

@@ -42,6 +42,14 @@ ProgramMemory::Answer Supervisor::RefuseFork(absl::string_view why) {
 std::optional<ProgramMemory::Answer> Supervisor::OnFork(const seccomp_notif& told, const Owner& owner) {
   const auto thread = static_cast<pid_t>(told.pid);
   const bool armed = owner.memory->armed();
+  if (!traces_) {
+    if (armed)
+      return RefuseFork(
+          "where programs may not be traced, the child of one that has outgrown its budget could not be looked after");
+    // If the memory is armed before the kernel copies it, what is looked after is not copied (TaskSpace::Register).
+    ++report_.children;
+    return ProgramMemory::Answer();
+  }
   if (armed) {
     if (children_.size() >= kChildrenMax) {
       RefuseFork(absl::StrCat("there are ", kChildrenMax, " children with remote memory"));

@@ -1,5 +1,6 @@
 // What of the supervisor needs no other process: the filter and the reading of maps.
 
+#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -8,16 +9,23 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/shm.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "client/run/call_filter.h"
 #include "client/run/helper_code.h"
 #include "client/run/inject.h"
+#include "client/run/pass_fd.h"
+#include "client/run/start_message.h"
 #include "client/run/task_maps.h"
+#include "client/run/untraced_start.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -168,6 +176,87 @@ TEST(HelperCodeTest, FitsIntoItsPage) {
   EXPECT_GT(HelperCode().size(), 64u);
   EXPECT_LT(HelperCode().size(), 4096u);
   EXPECT_EQ(HelperPlace::kBase % 4096, 0u);
+  EXPECT_LE(HelperCode().size(), StartOrder::kCodeMax);
+  EXPECT_EQ(HelperEntry(), 8u) << "behind syscall, test, jz and int3";
+}
+
+TEST(TaskMapsTest, KnowsMemoryWithAHelper) {
+  constexpr char kOthers[] =
+      "00400000-00401000 r-xp 00000000 fe:00 1234 /usr/bin/x\n"
+      "7fff00000000-7fff00200000 rw-p 00000000 00:00 0 [stack]\n";
+  EXPECT_FALSE(HasHelperPages(kOthers));
+  EXPECT_TRUE(HasHelperPages(absl::StrCat(kOthers, "6e72616d0000-6e72616d1000 r-xp 00000000 00:00 0 \n")));
+  EXPECT_FALSE(HasHelperPages(absl::StrCat(kOthers, "6e72616cf000-6e72616d0000 r-xp 00000000 00:00 0 \n")));
+}
+
+TEST(TaskMapsTest, OpensRegularFilesAnewAndNoOthers) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/reopened");
+  const UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  ASSERT_EQ(write(file.get(), "text", 4), 4);
+  const UniqueFd again = ReopenFile(getpid(), file.get());
+  ASSERT_TRUE(again.valid()) << strerror(errno);
+  char text[5] = {};
+  EXPECT_EQ(read(again.get(), text, 4), 4) << "a place of its own";
+  EXPECT_EQ(write(again.get(), "s", 1), 1);
+  const UniqueFd reader(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  EXPECT_LT(write(ReopenFile(getpid(), reader.get()).get(), "s", 1), 0) << "may only be read";
+  const UniqueFd device(open("/dev/zero", O_RDWR | O_CLOEXEC));
+  EXPECT_FALSE(ReopenFile(getpid(), device.get()).valid());
+  EXPECT_EQ(errno, ENODEV);
+  EXPECT_FALSE(ReopenFile(getpid(), 1 << 20).valid());
+  EXPECT_EQ(errno, EBADF);
+  unlink(path.c_str());
+}
+
+TEST(PassFdTest, PassesOneWithAMessageOrNone) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd from(ends[0]);
+  const UniqueFd to(ends[1]);
+  const std::byte sent[3] = {std::byte{1}, std::byte{2}, std::byte{3}};
+  ASSERT_TRUE(SendWithFd(from.get(), sent, to.get()));
+  ASSERT_EQ(send(from.get(), sent, 2, 0), 2);
+  std::byte got[8] = {};
+  UniqueFd fd;
+  ASSERT_EQ(ReceiveWithFd(to.get(), absl::MakeSpan(got), &fd), 3);
+  EXPECT_EQ(got[2], std::byte{3});
+  ASSERT_TRUE(fd.valid());
+  EXPECT_NE(fd.get(), to.get());
+  fd.reset();
+  ASSERT_EQ(ReceiveWithFd(to.get(), absl::MakeSpan(got), &fd), 2);
+  EXPECT_FALSE(fd.valid());
+}
+
+TEST(UntracedStartTest, KnowsWhatLoadsALibrary) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/script");
+  const auto write_script = [&path](absl::string_view text) {
+    const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0700));
+    ASSERT_EQ(write(file.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  };
+  EXPECT_TRUE(CheckLoads("/bin/sh").ok()) << CheckLoads("/bin/sh");
+  write_script("#!  /bin/sh -e\nexit 0\n");
+  EXPECT_TRUE(CheckLoads(path).ok()) << CheckLoads(path);
+  write_script(absl::StrCat("#!", path));
+  EXPECT_TRUE(absl::IsFailedPrecondition(CheckLoads(path))) << CheckLoads(path);
+  write_script("#!/no/such/program\n");
+  EXPECT_TRUE(absl::IsNotFound(CheckLoads(path))) << CheckLoads(path);
+  write_script("neither");
+  EXPECT_TRUE(absl::IsFailedPrecondition(CheckLoads(path))) << CheckLoads(path);
+  unlink(path.c_str());
+}
+
+TEST(UntracedStartTest, PutsItselfBeforeOthersThatAreLoaded) {
+  setenv("LD_PRELOAD", "one.so:two.so", 1);
+  auto start = UntracedStart::Make("/proc/self/exe");
+  unsetenv("LD_PRELOAD");
+  ASSERT_TRUE(start.ok()) << start.status();
+  EXPECT_THAT((*start)->environment(), testing::Contains("LD_PRELOAD=/proc/self/exe:one.so:two.so"));
+  EXPECT_THAT((*start)->environment(), testing::Contains(testing::StartsWith("NRAM_RUN_START=")));
+  const auto nothing = (*start)->TakeHelper();
+  EXPECT_TRUE(nothing.ok() && *nothing == nullptr) << nothing.status();
+  (*start)->CloseIts();
+  EXPECT_TRUE(absl::IsUnavailable((*start)->TakeHelper().status())) << "nobody can report any more";
+  EXPECT_TRUE(absl::IsFailedPrecondition(UntracedStart::Make("/a:b.so").status()));
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 #include "client/run/task_maps.h"
 
 #include <fcntl.h>
+#include <linux/kcmp.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +23,20 @@
 #include "client/run/helper_code.h"
 
 namespace nram {
+namespace {
+
+absl::StatusOr<std::string> ReadMaps(pid_t task) {
+  const UniqueFd file(open(absl::StrCat("/proc/", task, "/maps").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return ErrnoStatus(errno, "opening the program's /proc/PID/maps");
+  std::string text;
+  char part[16384];
+  ssize_t got;
+  while ((got = read(file.get(), part, sizeof(part))) > 0) text.append(part, static_cast<size_t>(got));
+  if (got < 0) return ErrnoStatus(errno, "reading the program's /proc/PID/maps");
+  return text;
+}
+
+}  // namespace
 
 std::vector<AddressRun> FindRemotable(absl::string_view maps) {
   std::vector<AddressRun> found;
@@ -46,14 +64,18 @@ std::vector<AddressRun> FindRemotable(absl::string_view maps) {
   return found;
 }
 
+bool HasHelperPages(absl::string_view maps) {
+  for (const absl::string_view line : absl::StrSplit(maps, '\n', absl::SkipEmpty())) {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    if (sscanf(std::string(line).c_str(), "%" SCNx64 "-%" SCNx64, &begin, &end) != 2) continue;
+    if (begin < HelperPlace::kBase + HelperPlace::kBytes && end > HelperPlace::kBase) return true;
+  }
+  return false;
+}
+
 absl::StatusOr<std::vector<AddressRun>> ReadRemotable(pid_t task) {
-  const UniqueFd file(open(absl::StrCat("/proc/", task, "/maps").c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return ErrnoStatus(errno, "opening the program's /proc/PID/maps");
-  std::string text;
-  char part[16384];
-  ssize_t got;
-  while ((got = read(file.get(), part, sizeof(part))) > 0) text.append(part, static_cast<size_t>(got));
-  if (got < 0) return ErrnoStatus(errno, "reading the program's /proc/PID/maps");
+  NRAM_ASSIGN_OR_RETURN(const std::string text, ReadMaps(task));
   return FindRemotable(text);
 }
 
@@ -63,6 +85,42 @@ pid_t ProcessOf(pid_t thread) {
   if (!file.valid() || read(file.get(), text, sizeof(text) - 1) <= 0) return thread;
   const char* const line = strstr(text, "\nTgid:");
   return line == nullptr ? thread : static_cast<pid_t>(strtol(line + 6, nullptr, 10));
+}
+
+UniqueFd CopyDescriptor(pid_t thread, int number) {
+  const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, ProcessOf(thread), 0)));
+  if (!pidfd.valid()) return UniqueFd();
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd.get(), number, 0)));
+}
+
+UniqueFd ReopenFile(pid_t thread, int number) {
+  const std::string path = absl::StrCat("/proc/", thread, "/fd/", number);
+  struct stat info;
+  struct stat link;
+  if (number < 0 || stat(path.c_str(), &info) != 0 || lstat(path.c_str(), &link) != 0) {
+    errno = EBADF;
+    return UniqueFd();
+  }
+  if (!S_ISREG(info.st_mode)) {
+    errno = ENODEV;
+    return UniqueFd();
+  }
+  // The link's rights are those of the descriptor.
+  return UniqueFd(open(path.c_str(), ((link.st_mode & S_IWUSR) != 0 ? O_RDWR : O_RDONLY) | O_CLOEXEC));
+}
+
+std::optional<bool> SharesMemory(pid_t helper, pid_t thread) {
+  const long order = syscall(SYS_kcmp, helper, thread, KCMP_VM, 0, 0);
+  if (order >= 0) return order == 0;
+  const int error = errno;
+  if (error != EPERM && error != ENOSYS) return std::nullopt;
+  const absl::StatusOr<std::string> maps = ReadMaps(thread);
+  // The helper has ended, or the thread has.
+  if (!maps.ok() || maps->empty() || kill(helper, 0) != 0) {
+    errno = error;
+    return std::nullopt;
+  }
+  return HasHelperPages(*maps);
 }
 
 absl::StatusOr<std::string> ReadRights(pid_t task) {

@@ -4,11 +4,13 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/fd.h"
 #include "client/run/address_space.h"
 
 namespace nram {
@@ -19,11 +21,21 @@ inline constexpr uint64_t kRemoteBytesMax = uint64_t{256} << 30;
 // What of a program's memory may be remote, by the text of /proc/PID/maps: private anonymous memory that is not
 // executable, of kRemoteBytesMin and more, and the heap of brk(2). Pure.
 std::vector<AddressRun> FindRemotable(absl::string_view maps);
-// The same of a running task. Blocks for the length of a read from /proc.
+// Whether a supervisor has put its helper's pages into such memory. Pure.
+bool HasHelperPages(absl::string_view maps);
+// What may be remote of a running task. Blocks for the length of a read from /proc.
 absl::StatusOr<std::vector<AddressRun>> ReadRemotable(pid_t task);
 
 // The process that a thread belongs to; the thread itself if it has ended.
 pid_t ProcessOf(pid_t thread);
+
+// A descriptor of a thread's process. None: `errno` says why; EBADF: there is none.
+UniqueFd CopyDescriptor(pid_t thread, int number);
+// The same without the right to trace: its file, opened anew. ENODEV: it is no regular file, and might be another one.
+UniqueFd ReopenFile(pid_t thread, int number);
+// Whether two tasks have the same memory. Nothing: the kernel does not say. `helper` is the task that a supervisor has
+// put there, which tells for a thread where kcmp(2) is forbidden: nobody inherits its pages.
+std::optional<bool> SharesMemory(pid_t helper, pid_t thread);
 
 // The rights of a task, as text that is equal for tasks with the same: users, capabilities, filters of calls.
 absl::StatusOr<std::string> ReadRights(pid_t task);

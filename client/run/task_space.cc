@@ -4,6 +4,7 @@
 #include <glog/logging.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -24,6 +25,9 @@
 // Newer than Debian 12's headers: the kernel's own numbers.
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8u
 #endif
 
 namespace nram {
@@ -76,8 +80,7 @@ absl::StatusOr<std::unique_ptr<TaskSpace>> TaskSpace::Open(Helper* helper) {
     NRAM_RETURN_IF_ERROR(helper->Call(SYS_close, {static_cast<uint64_t>(device)}).status());
     if (number < 0) return NotAllowed();
   }
-  UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_getfd, helper->pidfd(), number, 0)));
-  if (!fd.valid()) return ErrnoStatus(errno, "pidfd_getfd of the userfaultfd");
+  NRAM_ASSIGN_OR_RETURN(UniqueFd fd, helper->Take(static_cast<int>(number)));
   NRAM_RETURN_IF_ERROR(BeginApi(fd.get()));
   NRAM_ASSIGN_OR_RETURN(const int64_t scratch,
                         helper->Call(SYS_mmap, {0, kScratchPages * kPageBytes, PROT_READ | PROT_WRITE,
@@ -86,8 +89,27 @@ absl::StatusOr<std::unique_ptr<TaskSpace>> TaskSpace::Open(Helper* helper) {
   const auto at = static_cast<uint64_t>(scratch);
   NRAM_RETURN_IF_ERROR(helper->Call(SYS_madvise, {at, kScratchPages * kPageBytes, MADV_DONTFORK}).status());
   auto space = std::unique_ptr<TaskSpace>(new TaskSpace(helper, std::move(fd), static_cast<int>(number), at));
+  if (helper->reach() == Helper::Reach::kByHelper) NRAM_RETURN_IF_ERROR(space->OpenFile());
   NRAM_RETURN_IF_ERROR(space->Register(at, kScratchPages));
   return space;
+}
+
+absl::Status TaskSpace::OpenFile() {
+  // Limits of the files that the program writes are none of this one.
+  for (const pid_t task : {getpid(), helper_->pid()}) {
+    rlimit limit;
+    if (prlimit(task, RLIMIT_FSIZE, nullptr, &limit) != 0) continue;
+    limit.rlim_cur = limit.rlim_max;
+    prlimit(task, RLIMIT_FSIZE, &limit, nullptr);
+  }
+  file_ = UniqueFd(static_cast<int>(syscall(SYS_memfd_create, "nram-pages", MFD_CLOEXEC | MFD_NOEXEC_SEAL)));
+  if (!file_.valid() || ftruncate(file_.get(), kScratchPages * kPageBytes) != 0) {
+    return ErrnoStatus(errno, "a file for the program's pages (memfd_create)");
+  }
+  NRAM_ASSIGN_OR_RETURN(const int64_t number, helper_->Lend(file_.get()));
+  if (number < 0) return ErrnoStatus(static_cast<int>(-number), "a file for the program's pages");
+  helper_file_ = static_cast<int>(number);
+  return absl::OkStatus();
 }
 
 bool TaskSpace::ReadFault(RunFault* fault) {
@@ -104,6 +126,10 @@ bool TaskSpace::ReadFault(RunFault* fault) {
 }
 
 absl::Status TaskSpace::Register(uint64_t begin, uint64_t pages) {
+  if (file_.valid()) {
+    NRAM_ASSIGN_OR_RETURN(const int64_t result, helper_->Call(SYS_madvise, {begin, pages * kPageBytes, MADV_DONTFORK}));
+    if (result < 0) return ErrnoStatus(static_cast<int>(-result), "MADV_DONTFORK");
+  }
   uffdio_register request = {.range = Range(begin, pages),
                              .mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP};
   if (ioctl(faults_.get(), UFFDIO_REGISTER, &request) != 0) return ErrnoStatus(errno, "UFFDIO_REGISTER");
@@ -245,26 +271,53 @@ absl::Status TaskSpace::MoveAll(absl::Span<const AddressRun> runs, bool may_be_s
 absl::Status TaskSpace::Take(absl::Span<const AddressRun> runs, absl::Span<std::byte> to, std::vector<bool>* taken) {
   MutexLock lock(&take_mu_);
   NRAM_RETURN_IF_ERROR(MoveAll(runs, /*may_be_shared=*/true, taken));
+  std::vector<AddressRun> moved;
+  for (uint64_t i = 0; i < taken->size(); ++i) {
+    if (!(*taken)[i]) continue;
+    if (i > 0 && (*taken)[i - 1]) {
+      ++moved.back().pages;
+    } else {
+      moved.push_back({scratch_ + i * kPageBytes, 1});
+    }
+  }
+  if (moved.empty()) return absl::OkStatus();
+  NRAM_RETURN_IF_ERROR(file_.valid() ? ReadByFile(moved, to) : Read(moved, to));
+  return DropScratch();
+}
+
+absl::Status TaskSpace::Read(const std::vector<AddressRun>& runs, absl::Span<std::byte> to) {
   std::vector<iovec> local;
   std::vector<iovec> remote;
   size_t bytes = 0;
-  for (uint64_t i = 0; i < taken->size(); ++i) {
-    if (!(*taken)[i]) continue;
-    bytes += kPageBytes;
-    if (i > 0 && (*taken)[i - 1]) {
-      local.back().iov_len += kPageBytes;
-      remote.back().iov_len += kPageBytes;
-      continue;
-    }
-    local.push_back({to.data() + i * kPageBytes, kPageBytes});
-    remote.push_back({reinterpret_cast<void*>(scratch_ + i * kPageBytes), kPageBytes});
+  for (const AddressRun& run : runs) {
+    local.push_back({to.data() + (run.begin - scratch_), run.pages * kPageBytes});
+    remote.push_back({reinterpret_cast<void*>(run.begin), run.pages * kPageBytes});
+    bytes += run.pages * kPageBytes;
   }
-  if (bytes == 0) return absl::OkStatus();
   if (process_vm_readv(helper_->pid(), local.data(), local.size(), remote.data(), remote.size(), 0) !=
       static_cast<ssize_t>(bytes)) {
     return ErrnoStatus(errno, "reading pages of the program");
   }
-  return DropScratch();
+  return absl::OkStatus();
+}
+
+absl::Status TaskSpace::ReadByFile(const std::vector<AddressRun>& runs, absl::Span<std::byte> to) {
+  std::vector<HelperCall> calls;
+  for (const AddressRun& run : runs) {
+    calls.push_back(
+        {SYS_pwrite64, {static_cast<uint64_t>(helper_file_), run.begin, run.pages * kPageBytes, run.begin - scratch_}});
+  }
+  NRAM_RETURN_IF_ERROR(helper_->Make(&calls));
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const auto bytes = static_cast<int64_t>(runs[i].pages * kPageBytes);
+    const uint64_t at = runs[i].begin - scratch_;
+    if (calls[i].result != bytes) {
+      return ErrnoStatus(calls[i].result < 0 ? static_cast<int>(-calls[i].result) : ENOSPC, "copying pages out");
+    }
+    const ssize_t got = pread(file_.get(), to.data() + at, static_cast<size_t>(bytes), static_cast<off_t>(at));
+    if (got != bytes) return ErrnoStatus(got < 0 ? errno : EIO, "reading pages of the program");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TaskSpace::Drop(absl::Span<const AddressRun> runs, std::vector<bool>* taken) {

@@ -33,6 +33,7 @@ class TaskSpace : public AddressSpace {
   // Addresses that are this object's own in the program.
   AddressRun scratch() const { return {scratch_, kScratchPages}; }
   // From now on missing pages and first writes there are faults. INVALID_ARGUMENT: such memory cannot be looked after.
+  // If the program may not be traced, no child inherits it: a fork(2) may be under way that nobody could stop.
   absl::Status Register(uint64_t begin, uint64_t pages);
   // Whether that is so of what is there now. What was protected may be written to afterwards.
   bool IsRegistered(uint64_t begin, uint64_t pages);
@@ -52,6 +53,14 @@ class TaskSpace : public AddressSpace {
   TaskSpace(Helper* helper, UniqueFd faults, int helper_fd, uint64_t scratch)
       : helper_(helper), faults_(std::move(faults)), helper_fd_(helper_fd), scratch_(scratch) {}
 
+  // Makes the file that pages go through where this process may not read the program's memory.
+  absl::Status OpenFile();
+  // What has been moved to the scratch: to the same place in `to`.
+  absl::Status Read(const std::vector<AddressRun>& runs, absl::Span<std::byte> to)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(take_mu_);
+  absl::Status ReadByFile(const std::vector<AddressRun>& runs, absl::Span<std::byte> to)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(take_mu_);
+
   // Has the helper move pages to the scratch, page `first` of the call's pages to the scratch's. Notes those that have
   // moved, and the errors of the others. `unshare`: pages that are shared with a child are copied first.
   absl::Status Move(absl::Span<const AddressRun> runs, const std::vector<uint64_t>& first, bool unshare,
@@ -67,6 +76,8 @@ class TaskSpace : public AddressSpace {
   const UniqueFd faults_;
   const int helper_fd_;     // the same in the helper
   const uint64_t scratch_;  // addresses that pages are moved to on their way out
+  UniqueFd file_;           // of the size of the scratch; none: this process may read the program's memory
+  int helper_file_ = -1;    // the same in the helper
   Mutex take_mu_;           // held while the scratch is in use
 };
 

@@ -74,7 +74,7 @@ done
 stats "$workout" fork 4
 [ "$(cat "$directory/out")" = ok ] || fail "fork of a small program: $(cat "$directory/out")"
 expect_stats '.armed_children == 0 and .children > 0' "fork of a small program"
-for exercise in fork forks forkexec orphans; do
+for exercise in fork forks forkexec forkgrow orphans; do
   verify "$workout" "$exercise" 24
   expect_stats '.armed_children > 0 and .refused_forks == 0' "$exercise"
 done

@@ -14,6 +14,7 @@
 //                  other's words
 //   forks MIB      children that write at the same time as their parent, whose threads write, too
 //   forkexec MIB   fork(2) and execution of true(1), many times, while the parent writes
+//   forkgrow MIB   a thread forks, again and again, while another one allocates and writes so much
 //   orphans MIB    a child that outlives its parent, and says so on the standard output
 //   foreign MIB    fork(2) by a call of a 32-bit program: says what came of it
 //   advised MIB    fork(2) with memory that is not to be inherited: says what came of it
@@ -399,6 +400,8 @@ int main(int argc, char** argv) {
     DoForks(bytes);
   else if (strcmp(what, "forkexec") == 0)
     DoForkExec(bytes);
+  else if (strcmp(what, "forkgrow") == 0)
+    DoForkGrow(bytes);
   else if (strcmp(what, "orphans") == 0)
     DoOrphans(bytes);
   else if (strcmp(what, "foreign") == 0)

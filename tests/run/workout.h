@@ -49,6 +49,7 @@ static inline uint64_t* Allocate(size_t bytes) {
 void DoFork(size_t bytes);
 void DoForks(size_t bytes);
 void DoForkExec(size_t bytes);
+void DoForkGrow(size_t bytes);
 void DoOrphans(size_t bytes);
 void DoForeign(size_t bytes);
 void DoAdvised(size_t bytes);

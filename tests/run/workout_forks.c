@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -162,4 +163,47 @@ void DoAdvised(size_t bytes) {
   Check(madvise(words + PAGE - (uintptr_t)words % PAGE, PAGE, MADV_WIPEONFORK) == 0, "MADV_WIPEONFORK");
   printf(fork() == -1 && errno == ENOMEM ? "refused " : "wrong ");
   Verify((uint64_t*)words, bytes / 8, 3);
+}
+
+struct Early {
+  const uint64_t* words;
+  size_t count;
+  atomic_int done;
+};
+
+// Children see what was there, or, where a fork cannot be followed, they end; later ones are refused then.
+static void* ForkMany(void* context) {
+  struct Early* const early = context;
+  int refused = 0;
+  int ended = 0;
+  for (int i = 0; i < 200 && !refused && !early->done; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      Verify(early->words, early->count, 5);
+      _exit(0);
+    }
+    refused = child < 0;
+    Check(child > 0 || errno == ENOMEM, "fork while another thread allocates");
+    int status = 0;
+    if (child > 0) Check(waitpid(child, &status, 0) == child, "waitpid");
+    ended += WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
+    Check(status == 0 || ended > 0, "a child of a thread");
+  }
+  Check(ended == 0 || refused, "children that have ended");
+  return NULL;
+}
+
+void DoForkGrow(size_t bytes) {
+  struct Early early = {NULL, MIB, 0};
+  uint64_t* const words = Allocate(early.count * 8);
+  Fill(words, early.count, 5);
+  early.words = words;
+  pthread_t thread;
+  Check(pthread_create(&thread, NULL, &ForkMany, &early) == 0, "pthread_create");
+  uint64_t* const more = Allocate(bytes);
+  Fill(more, bytes / 8, 6);
+  Verify(more, bytes / 8, 6);
+  early.done = 1;
+  pthread_join(thread, NULL);
+  Verify(words, early.count, 5);
 }

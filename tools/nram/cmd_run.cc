@@ -26,8 +26,10 @@
 #include "client/run/region_pages.h"
 #include "client/run/supervisor.h"
 #include "client/run/task_space.h"
+#include "client/run/untraced_start.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
+#include "tools/nram/programs.h"
 
 namespace nram {
 namespace {
@@ -197,7 +199,14 @@ int Fail(const absl::Status& status, int code) {
   return code;
 }
 
-int Dry(const RunFlags& flags, const std::string& path) {
+// What is not as it is where programs may be traced.
+std::string UntracedText(const absl::Status& may_trace) {
+  return absl::StrCat("programs may not be traced here (", may_trace.message(),
+                      "): a library is loaded first. The program cannot fork once it has outgrown its budget, and "
+                      "what it executes is local");
+}
+
+int Dry(const RunFlags& flags, const std::string& path, const absl::Status& may_trace) {
   const absl::StatusOr<std::unique_ptr<Pool>> pool = OpenPool(flags);
   if (!pool.ok()) return Fail(pool.status(), kFailed);
   std::cout << path << ": can be run\n"
@@ -205,6 +214,7 @@ int Dry(const RunFlags& flags, const std::string& path) {
             << ": its heap, its large zero-initialised data, and what it maps of 128 KiB and more\n"
             << "local: its code and files, shared memory, stacks, huge pages, whatever is smaller, and programs that "
                "it starts\n"
+            << (may_trace.ok() ? "the program will be traced at its start" : UntracedText(may_trace)) << "\n"
             << "the pool has " << FormatByteSize((*pool)->Capacity().free_bytes) << " free\n";
   return 0;
 }
@@ -236,13 +246,22 @@ int RunProgram(RunFlags& flags, const Invocation& given) {
     if (!budget.ok()) return Fail(budget.status(), kFailed);
     flags.budget = *budget;
   }
-  if (flags.dry) return Dry(flags, *path);
+  std::string library;
+  const absl::Status may_trace = MayTrace();
+  if (!may_trace.ok()) {
+    if (const absl::Status status = CheckLoads(*path); !status.ok()) return Fail(status, kCannotExecute);
+    const absl::StatusOr<std::string> found = FindProgram("libnram-run.so", "client/run", "NRAM_RUN_LIBRARY");
+    if (!found.ok()) return Fail(Annotate(found.status(), UntracedText(may_trace)), kFailed);
+    library = *found;
+  }
+  if (flags.dry) return Dry(flags, *path, may_trace);
+  if (!may_trace.ok()) std::cerr << "nram run: " << UntracedText(may_trace) << "\n";
   RunCounters counters;
   RunOptions options;
   options.budget_pages = (flags.budget - kBufferBytes) / kPageBytes;
   Supervisor supervisor(*path, given.words, options, &counters);
   // Before the pool has its threads.
-  if (const absl::Status status = supervisor.Start(); !status.ok()) return Fail(status, kFailed);
+  if (const absl::Status status = supervisor.Start(library); !status.ok()) return Fail(status, kFailed);
   const absl::StatusOr<RunEnd> end = RunInPool(flags, &supervisor);
   if (flags.stats || flags.json) PrintStats(flags, supervisor.report(), counters);
   if (!end.ok()) {
@@ -273,8 +292,9 @@ programs that children execute: their memory is this machine's.
 
 If the pool fails, or this command is killed, the program is killed, so that it does not go on with
 zeros.
-Needs Linux 6.8, the right to userfaultfd, and to trace the program. Setuid programs, 32-bit ones
-and ones that are traced are refused.
+Needs Linux 6.8 and the right to userfaultfd. Setuid programs and 32-bit ones are refused. Where
+programs may not be traced (Yama, containers, a debugger), a library is loaded first: then static
+programs and later forks are refused, and what the program executes is local (adr/0026).
 
 It is young: some programs are ended, and some rare sequences of calls may lose data (adr/0021,
 "Open"). Check what a program has computed.

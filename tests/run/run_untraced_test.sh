@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# nram run where nobody may trace: a library makes the helper. The same exercises, and what is refused then.
+set -euo pipefail
+
+nram=$(readlink -f "$1")
+workout=$(readlink -f "$2")
+static=$(readlink -f "$3")
+untraced=$(readlink -f "$4")
+directory=$(mktemp -d -p /tmp --suffix=-nram-untraced)
+export NRAM_STATE_DIR=$directory/state
+unset NRAM_POOL LD_PRELOAD
+cleanup() {
+  "$nram" down > /dev/null 2>&1 || true
+  rm -rf --one-file-system "$directory"
+}
+trap cleanup EXIT
+. "$(dirname "$0")/../cli/expect.sh"
+
+"$nram" up --servers=2 --donate=512M > /dev/null
+run() { timeout -k 10 100 "$untraced" "$nram" run --budget=24M "$@"; }
+
+# Which way is used.
+expect 0 "will be traced" "$nram" run --dry -- "$workout" exit 0
+expect 0 "may not be traced here (pidfd_getfd(2)" run --dry -- "$workout" exit 0
+expect 0 "a library is loaded first" run -- "$workout" exit 0
+# What cannot be done is refused before it begins.
+expect 126 "a static program" run -- "$static" exit 0
+printf '#!%s\n' "$static" > "$directory/script"
+chmod +x "$directory/script"
+expect 126 "a static program" run -- "$directory/script"
+printf '#!/bin/sh\nexit 7\n' > "$directory/script"
+expect 7 "" run -- "$directory/script"
+cp "$nram" "$directory/alone"
+expect 125 "libnram-run.so is not beside" "$untraced" "$directory/alone" run -- "$workout" exit 0
+# The loader leaves out what is no library.
+NRAM_RUN_LIBRARY=$workout expect 4 "ended before its start-up library began" run -- "$workout" exit 4
+
+# The program's own end, its streams, its environment.
+for code in 3 255; do expect "$code" "" run -- "$workout" exit "$code"; done
+expect 143 "" run -- "$workout" signal 15
+[ "$(echo hello | run -- cat 2> /dev/null)" = hello ] || fail "the standard streams"
+environment() { run -- env 2> "$directory/err" | grep -E '^(LD_PRELOAD|NRAM_RUN_START)=' || true; }
+[ -z "$(environment)" ] || fail "variables are left: $(environment)"
+other=$(ldd /bin/ls | awk '$3 ~ /libc.so/ {print $3}')
+[ "$(LD_PRELOAD=$other environment)" = "LD_PRELOAD=$other" ] ||
+  fail "the user's own: $(LD_PRELOAD=$other environment)"
+descriptors() { "$@" ls /proc/self/fd 2> /dev/null | wc -l; }
+[ "$(descriptors run --)" -eq "$(descriptors env)" ] || fail "descriptors are left: $(descriptors run --)"
+
+# stats PROGRAM ARGUMENT...: what it says is in out, and what the command says of it in stats.
+stats() {
+  run --json -- "$@" 2> "$directory/stats" > "$directory/out" || fail "$*: exit $?: $(tail "$directory"/{out,stats})"
+}
+expect_stats() { grep '^{' "$directory/stats" | jq -e "$1" > /dev/null || fail "$2: $(cat "$directory/stats")"; }
+verify() {
+  stats "$@"
+  grep -qx ok "$directory/out" || fail "$*: $(cat "$directory/out")"
+  expect_stats '.outgrew_budget and .peak_bytes <= 25165824' "$*"
+}
+stats "$workout" fill 8
+expect_stats '.outgrew_budget == false and .faults == 0' "a small program"
+for exercise in fill threads calls realloc maps mapthreads brk vfork; do verify "$workout" "$exercise" 32; done
+verify "$workout" exits 300
+verify "$workout" refused 32
+code=0
+(ulimit -f 8 && run -- "$workout" fill 32) > "$directory/out" 2>&1 || code=$?
+[ "$code" -eq 125 ] && grep -q "memfd_create" "$directory/out" || fail "small files: $code $(cat "$directory/out")"
+(ulimit -S -f 8 && verify "$workout" fill 32)
+stats "$workout" fill 48
+expect_stats '.fetched_pages > 1000 and .written_pages > 1000' "fill"
+stats perl -e 'my @a = map {[$_, "x$_"]} 1 .. 110000; my $sum = 0; $sum += $_->[0] for @a; print "sum $sum\n"'
+grep -qx "sum 6050055000" "$directory/out" || fail "perl: $(cat "$directory/out")"
+expect_stats '.outgrew_budget' perl
+
+# What is executed is local, and that is said.
+stats "$workout" "exec" 32
+grep -qx ok "$directory/out" && grep -q "executed another one, which is local" "$directory/stats" ||
+  fail "exec: $(cat "$directory/stats")"
+expect_stats '.local_programs == 1' "exec"
+# fork: freely while all fits, and not later.
+stats "$workout" fork 4
+grep -qx ok "$directory/out" || fail "fork of a small program: $(cat "$directory/out")"
+expect_stats '.children > 0 and .refused_forks == 0' "fork of a small program"
+expect 134 "could not be looked after" run -- "$workout" fork 24
+verify "$workout" forkgrow 32
+
+# Nobody sees zeros: the supervisor dies, the helper dies.
+begin() {
+  "$untraced" "$nram" run --budget=24M -- "$workout" fill 128 > "$directory/out" 2> "$directory/err" &
+  runner=$!
+  for _ in $(seq 2000); do
+    if grep -qs '^nram-fault' "/proc/$runner/task/"*/comm; then
+      program=$(pgrep -P "$runner" -x workout) && helper=$(pgrep -P "$runner" -x nram-helper) && return
+    fi
+    sleep 0.01
+  done
+  fail "the program does not begin: $(cat "$directory/err")"
+}
+await_end() { timeout 30 tail --pid="$1" -f /dev/null || fail "process $1 stays"; }
+begin
+kill -KILL "$runner"
+wait "$runner" || true
+await_end "$program"
+await_end "$helper"
+[ ! -s "$directory/out" ] || fail "the supervisor was killed: $(cat "$directory/out")"
+begin
+kill -KILL "$helper"
+code=0
+wait "$runner" || code=$?
+[ "$code" -eq 125 ] && grep -q "helper" "$directory/err" || fail "the helper was killed: $code $(cat "$directory/err")"
+await_end "$program"
+echo "all as expected"
