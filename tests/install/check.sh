@@ -70,6 +70,9 @@ T
 cc -Wall -Werror -o "$directory/program" "$directory/program.c" \
   $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs nram) || fail "a program cannot be built"
 [ "$("$directory/program")" = 42 ] || fail "the program"
+# Programs that may not be traced need the library.
+cc -Wall -Werror -o "$directory/untraced" tests/run/untraced.c || fail "untraced cannot be built"
+expect 0 "a library is loaded first" "$directory/untraced" "$nram" run -- true
 # The C++ face, with all that it includes.
 cat > "$directory/published.cc" <<'T'
 #include <nram.hpp>
