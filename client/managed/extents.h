@@ -1,6 +1,7 @@
 #ifndef NRAM_CLIENT_MANAGED_EXTENTS_H_
 #define NRAM_CLIENT_MANAGED_EXTENTS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -40,6 +41,19 @@ class Extents {
     Erase(free_.find(begin));
     if (whole > length) Insert(begin + length, whole - length);
     return begin;
+  }
+
+  // The end of the shortest free range, up to `most` bytes, is taken. Some must be free.
+  struct Range {
+    uint64_t begin = 0;
+    uint64_t length = 0;
+  };
+  Range TakeOfShortest(uint64_t most) {
+    const auto [length, begin] = *by_length_.begin();
+    const uint64_t taken = std::min(length, most);
+    Erase(free_.find(begin));
+    if (length > taken) Insert(begin, length - taken);
+    return {begin + length - taken, taken};
   }
 
   uint64_t free() const { return sum_; }

@@ -70,9 +70,9 @@ absl::Status Manager::SetBudget(uint64_t bytes) {
     MutexLock lock(&mu_);
     budget_ = bytes;
     (void)MakeRoom(0, nullptr, /*for_ahead=*/false, &actions);
-    memory_.Shrink(Limit() - std::min(Limit(), used_));
+    memory_.Shrink(KeptLimit());
   }
-  Begin(actions);
+  Begin(std::move(actions));
   event_.Notify();
   return absl::OkStatus();
 }
@@ -144,7 +144,7 @@ absl::StatusOr<Block*> Manager::NewBlock(uint64_t bytes, bool fixed, bool is_pac
         absl::StrCat("no addresses are left in this process for ", FormatByteSize(bytes), " (a limit of ulimit -v?)"));
   }
   Block* const block = AddBlockLocked();
-  memory_.Shrink(Limit() - std::min(Limit(), used_));  // bookkeeping may have grown
+  memory_.Shrink(KeptLimit());  // bookkeeping may have grown
   block->state = BlockState::kRemote;
   block->fixed = fixed;
   block->stored = block->ahead = block->open = false;
