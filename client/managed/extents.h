@@ -56,6 +56,8 @@ class Extents {
     return {begin + length - taken, taken};
   }
 
+  // Of the longest free range; 0: nothing is free.
+  uint64_t longest() const { return by_length_.empty() ? 0 : by_length_.rbegin()->first; }
   uint64_t free() const { return sum_; }
   size_t count() const { return free_.size(); }
 

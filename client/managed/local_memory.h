@@ -28,6 +28,8 @@ class LocalMemory {
   void GiveFixed(std::byte* data, uint64_t bytes);
 
   uint64_t kept_bytes() const { return kept_.free(); }
+  // The longest buffer that has its pages already.
+  uint64_t longest_kept_bytes() const { return kept_.longest(); }
 
  private:
   std::vector<Mapping> mappings_;

@@ -35,6 +35,7 @@ TEST(ExtentsTest, OfTheShortestRangeTheEndIsTaken) {
   Extents extents;
   extents.Give(0, 100);
   extents.Give(200, 50);
+  EXPECT_EQ(extents.longest(), 100u);
   EXPECT_EQ(extents.TakeOfShortest(20).begin, 230u);
   const Extents::Range rest = extents.TakeOfShortest(40);
   EXPECT_EQ(rest.begin, 200u);
@@ -153,7 +154,7 @@ TEST(LocalMemoryTest, PartsOfBuffersAreKeptAndNeighboursBecomeOne) {
   std::byte* const b = memory.TakeBuffer(256 * kKiB);
   memory.GiveBuffer(b, 256 * kKiB, 256 * kKiB);
   memory.Shrink(256 * kKiB - 1);
-  EXPECT_EQ(memory.kept_bytes(), 192 * kKiB);
+  EXPECT_EQ(memory.longest_kept_bytes(), 192 * kKiB);
   EXPECT_EQ(memory.TakeBuffer(192 * kKiB), b);
 }
 

@@ -125,8 +125,8 @@ TEST_F(ManagerTest, NeighboursTravelTogether) {
         ASSERT_LE(here(), 8 * kMiB);
       }
     }
-    EXPECT_LE(store_->reads - reads, kCount / 8);
-    EXPECT_LE(store_->writes, kCount / 8);
+    EXPECT_LE(store_->reads - reads, kCount / 4);
+    EXPECT_LE(store_->writes, kCount / 4);
     EXPECT_LE(manager_->counters().misses - misses, 5u) << writes;
   }
 }

@@ -14,6 +14,8 @@ namespace {
 // Under way for what is fetched ahead, or written to make room for it: enough to keep a pool busy.
 constexpr uint64_t kBatchBytes = kMiB;
 constexpr uint64_t kSpareBytes = 256 * kKiB;
+// The shortest kept buffer for a part of a run: about as many fresh pages cost what one more request does.
+constexpr uint64_t kPieceBytes = 64 * kKiB;
 // Steps of one look along the order. The next look goes on from there.
 constexpr int kStepsMax = 128;
 // Of the newest blocks, which guards may hold.
@@ -51,8 +53,11 @@ bool Manager::TakeData(std::vector<Block*> blocks) {
 
 size_t Manager::TakeDataOfRun(BlockRun blocks) {
   if (blocks[0]->fixed) return 1;
-  // Where what is kept is in pieces, fresh pages are taken, and the shortest pieces go: else it would stay in pieces.
-  BlockRun run = FirstRun(blocks, kRunBytes, MayBeNeighboursHere);
+  // Where only shorter pieces are kept, fresh pages are taken, and the shortest pieces go: else all would come to be in
+  // pieces.
+  const uint64_t kept = memory_.longest_kept_bytes();
+  const uint64_t most = kept < std::max(kPieceBytes, blocks[0]->bytes) ? kRunBytes : std::min(kept, kRunBytes);
+  BlockRun run = FirstRun(blocks, most, MayBeNeighboursHere);
   std::byte* data = memory_.TakeBuffer(BytesOf(run));
   if (data == nullptr && run.size() > 1) {
     run = run.first(1);
@@ -205,8 +210,9 @@ void Manager::FetchAhead(ThreadRecord* me, bool missed, Actions* actions) {
       if (!next->stored || !queue_.empty()) break;
       if (ahead_used_ + next->bytes > limit && (ahead_used_ > 0 || next->bytes > Limit() / 4)) break;
       if (batch.empty()) {
-        // What has to be written leaves in steps too.
-        const uint64_t share = RoundDown(limit - std::min(limit, ahead_used_), step);
+        // What has to be written leaves in steps too. A step more than is used now, so that pieces of buffers stay
+        // until they are whole.
+        const uint64_t share = RoundDown(limit - std::min(limit, ahead_used_), step) + step;
         (void)MakeRoom(std::max(std::min(kBatchBytes, share), next->bytes), me, /*for_ahead=*/true, actions);
         // Room for a step comes with the end of a write.
         if (ahead_used_ > 0 && leaving_ > 0 && used_ + step > Limit()) break;
