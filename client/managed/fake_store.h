@@ -54,6 +54,8 @@ class FakeStore : public ManagedStore {
     Start(op, callback, context, from.size(), [this, offset, from] { return Write(offset, from); });
   }
 
+  void End() override { ++ends; }
+
   // Of kWhenTold: ends the oldest operation; false if there is none.
   bool EndOne() {
     std::function<void()> end;
@@ -77,6 +79,7 @@ class FakeStore : public ManagedStore {
   std::atomic<uint64_t> reads{0};               // that were started
   std::atomic<uint64_t> writes{0};
   std::atomic<uint64_t> under_way_bytes{0};
+  std::atomic<int> ends{0};
   std::atomic<uint64_t> read_bytes{0};
   std::atomic<uint64_t> written_bytes{0};
 

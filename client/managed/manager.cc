@@ -175,6 +175,10 @@ absl::StatusOr<Manager::Object> Manager::Create(uint64_t bytes, uint64_t alignme
   } else {
     NRAM_ASSIGN_OR_RETURN(object.block, NewBlock(bytes, fixed, /*is_pack=*/false));
   }
+  {
+    MutexLock lock(&mu_);
+    ++objects_;
+  }
   const absl::Status status = Hold(object.block, /*writes=*/true);
   if (status.ok()) return object;
   Delete(object);
@@ -208,21 +212,35 @@ absl::StatusOr<Manager::Object> Manager::CreateInPack(uint64_t bytes, uint64_t a
   return Object{pack, 0};
 }
 
+bool Manager::LeaveBlock(Block* block) {
+  if (!block->is_pack) return true;
+  CHECK_GT(block->objects, 0u) << "a managed object was destroyed twice";
+  if (--block->objects > 0) return false;
+  if (block->open) block->filled = 0;
+  return !block->open;
+}
+
 void Manager::Delete(const Object& object) {
   if (is_parents()) return;
-  Block* const block = object.block;
+  bool is_free, ends;
   {
     MutexLock lock(&mu_);
-    if (block->is_pack) {
-      CHECK_GT(block->objects, 0u) << "a managed object was destroyed twice";
-      if (--block->objects > 0) return;
-      if (block->open) {
-        block->filled = 0;
-        return;
-      }
-    }
+    is_free = LeaveBlock(object.block);
+    ends = --objects_ == 0 && ends_with_last_;
   }
-  FreeBlock(block);
+  if (is_free) FreeBlock(object.block);
+  if (ends) store_->End();
+}
+
+void Manager::EndWithLastObject() {
+  if (is_parents()) return;
+  bool ends;
+  {
+    MutexLock lock(&mu_);
+    ends_with_last_ = true;
+    ends = objects_ == 0;
+  }
+  if (ends) store_->End();
 }
 
 void Manager::FreeBlock(Block* block) {

@@ -97,6 +97,9 @@ class Manager {
   absl::StatusOr<Object> Create(uint64_t bytes, uint64_t alignment, bool fixed);
   // Nobody may hold a guard of it. Blocks while an operation with its block is under way. In a child nothing happens.
   void Delete(const Object& object);
+  // The program ends, and the manager stays: the store's End follows when the last object is deleted, or now if there
+  // is none. In a child nothing happens.
+  void EndWithLastObject();
 
   // A guard for each, all or none. OUT_OF_RANGE: they do not fit beside what is held: at once if the calling thread
   // alone holds it, or if all who hold some wait too, and else after wait_ms. DATA_LOSS, UNAVAILABLE,
@@ -156,6 +159,8 @@ class Manager {
   absl::StatusOr<Block*> NewBlock(uint64_t bytes, bool fixed, bool is_pack);
   absl::StatusOr<uint64_t> TakeOffset(uint64_t bytes);
   absl::StatusOr<Object> CreateInPack(uint64_t bytes, uint64_t alignment, bool fixed);
+  // Whether nobody is left in its block, which then is to be freed.
+  bool LeaveBlock(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Until no operation with it is under way; then frees it.
   void FreeBlock(Block* block);
   Block* AddBlockLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -259,8 +264,10 @@ class Manager {
   uint64_t leaving_ ABSL_GUARDED_BY(mu_) = 0;      // of them: by writes under way
   uint64_t ahead_used_ ABSL_GUARDED_BY(mu_) = 0;   // of them: fetched ahead and untouched
   uint64_t ahead_reads_ ABSL_GUARDED_BY(mu_) = 0;  // blocks on their way
-  uint64_t operations_ ABSL_GUARDED_BY(mu_) = 0;   // under way, with callbacks
-  uint64_t touched_ ABSL_GUARDED_BY(mu_) = 0;      // blocks fetched ahead, since the last miss
+  uint64_t objects_ ABSL_GUARDED_BY(mu_) = 0;      // alive
+  bool ends_with_last_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t operations_ ABSL_GUARDED_BY(mu_) = 0;  // under way, with callbacks
+  uint64_t touched_ ABSL_GUARDED_BY(mu_) = 0;     // blocks fetched ahead, since the last miss
   ManagedCounters counters_ ABSL_GUARDED_BY(mu_);
 };
 

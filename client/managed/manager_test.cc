@@ -357,6 +357,35 @@ TEST_F(ManagerTest, WritesUnderWayAreBounded) {
   }
 }
 
+// Static objects may go after whoever says that the program ends.
+TEST_F(ManagerTest, TheStoreEndsWithTheLastObject) {
+  Open();
+  EXPECT_EQ(Read(Make(kBlock, 7)), 7);
+  const Manager::Object large = Make(kBlock, 1), small = Make(100, 2), other = Make(100, 3);
+  EXPECT_TRUE(absl::IsOutOfRange(manager_->Create(2 * kMiB, 16, false).status()));  // it does not count
+  manager_->Delete(small);
+  manager_->EndWithLastObject();
+  EXPECT_EQ(store_->ends, 0);
+  EXPECT_EQ(Read(large), 1);
+  manager_->Delete(large);
+  manager_->Delete(other);
+  EXPECT_EQ(store_->ends, 0) << "there is the first one";
+}
+
+TEST_F(ManagerTest, TheStoreEndsAtOnceWhereThereIsNoObject) {
+  Open();
+  const Manager::Object large = Make(kBlock, 1), small = Make(100, 2);
+  manager_->Delete(large);
+  EXPECT_EQ(store_->ends, 0);
+  manager_->EndWithLastObject();
+  EXPECT_EQ(store_->ends, 0);
+  manager_->Delete(small);
+  EXPECT_EQ(store_->ends, 1);
+  Open();
+  manager_->EndWithLastObject();
+  EXPECT_EQ(store_->ends, 1);
+}
+
 TEST_F(ManagerTest, BadSizesAreRefused) {
   Open();
   EXPECT_TRUE(absl::IsInvalidArgument(manager_->Create(0, 16, false).status()));
