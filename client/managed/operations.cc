@@ -80,8 +80,7 @@ void Manager::EndPending(std::unique_ptr<Pending> pending, bool is_read) {
     if (!is_read && counters_.failed_writes == failures) LeaveOn(&actions);
   }
   MutexLock lock(&mu_);
-  --operations_;
-  event_.Notify();  // under the lock: with the last operation the manager may go
+  if (--operations_ == 0) event_.Notify();  // under the lock: the manager may go
 }
 
 // One failure, however many blocks it has: each is tried alone then, by who needs it.
