@@ -14,8 +14,8 @@ namespace {
 // Under way for what is fetched ahead, or written to make room for it: enough to keep a pool busy.
 constexpr uint64_t kBatchBytes = kMiB;
 constexpr uint64_t kSpareBytes = 256 * kKiB;
-// The shortest kept buffer for a part of a run: about as many fresh pages cost what one more request does.
-constexpr uint64_t kPieceBytes = 64 * kKiB;
+// The shortest kept buffer for a part of a run; for less, fresh pages are taken.
+constexpr uint64_t kPieceBytes = 128 * kKiB;
 // Steps of one look along the order. The next look goes on from there.
 constexpr int kStepsMax = 128;
 // Of the newest blocks, which guards may hold.
@@ -210,13 +210,15 @@ void Manager::FetchAhead(ThreadRecord* me, bool missed, Actions* actions) {
       if (!next->stored || !queue_.empty()) break;
       if (ahead_used_ + next->bytes > limit && (ahead_used_ > 0 || next->bytes > Limit() / 4)) break;
       if (batch.empty()) {
-        // What has to be written leaves in steps too. A step more than is used now, so that pieces of buffers stay
+        // What has to be written leaves in steps too. Two steps more than are used now, so that pieces of buffers stay
         // until they are whole.
-        const uint64_t share = RoundDown(limit - std::min(limit, ahead_used_), step) + step;
+        const uint64_t share = RoundDown(limit - std::min(limit, ahead_used_), step) + 2 * step;
         (void)MakeRoom(std::max(std::min(kBatchBytes, share), next->bytes), me, /*for_ahead=*/true, actions);
         // Room for a step comes with the end of a write.
         if (ahead_used_ > 0 && leaving_ > 0 && used_ + step > Limit()) break;
       }
+      // What the pool moves by one message is left to the next batch, if not all of it would be in this one.
+      if (!batch.empty() && next->offset % kRunBytes == 0 && ahead_used_ + kRunBytes > limit) break;
       if (used_ + next->bytes > Limit()) break;
       MarkAhead(next);
       batch.push_back(next);
