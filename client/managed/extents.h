@@ -1,6 +1,7 @@
 #ifndef NRAM_CLIENT_MANAGED_EXTENTS_H_
 #define NRAM_CLIENT_MANAGED_EXTENTS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -42,6 +43,21 @@ class Extents {
     return begin;
   }
 
+  // The end of the shortest free range, up to `most` bytes, is taken. Some must be free.
+  struct Range {
+    uint64_t begin = 0;
+    uint64_t length = 0;
+  };
+  Range TakeOfShortest(uint64_t most) {
+    const auto [length, begin] = *by_length_.begin();
+    const uint64_t taken = std::min(length, most);
+    Erase(free_.find(begin));
+    if (length > taken) Insert(begin, length - taken);
+    return {begin + length - taken, taken};
+  }
+
+  // Of the longest free range; 0: nothing is free.
+  uint64_t longest() const { return by_length_.empty() ? 0 : by_length_.rbegin()->first; }
   uint64_t free() const { return sum_; }
   size_t count() const { return free_.size(); }
 

@@ -45,12 +45,16 @@ class FakeStore : public ManagedStore {
   }
   std::unique_ptr<Op> NewOp() override { return std::make_unique<FakeOp>(); }
   void StartRead(Op* op, uint64_t offset, absl::Span<std::byte> to, Callback callback, void* context) override {
-    Start(op, callback, context, [this, offset, to] { return Read(offset, to); });
+    ++reads;
+    Start(op, callback, context, to.size(), [this, offset, to] { return Read(offset, to); });
   }
   void StartWrite(Op* op, uint64_t offset, absl::Span<const std::byte> from, Callback callback,
                   void* context) override {
-    Start(op, callback, context, [this, offset, from] { return Write(offset, from); });
+    ++writes;
+    Start(op, callback, context, from.size(), [this, offset, from] { return Write(offset, from); });
   }
+
+  void End() override { ++ends; }
 
   // Of kWhenTold: ends the oldest operation; false if there is none.
   bool EndOne() {
@@ -71,6 +75,11 @@ class FakeStore : public ManagedStore {
 
   std::atomic<bool> fails_reads{false};
   std::atomic<bool> fails_writes{false};
+  std::atomic<uint64_t> lost_page{UINT64_MAX};  // an offset: reads of it fail
+  std::atomic<uint64_t> reads{0};               // that were started
+  std::atomic<uint64_t> writes{0};
+  std::atomic<uint64_t> under_way_bytes{0};
+  std::atomic<int> ends{0};
   std::atomic<uint64_t> read_bytes{0};
   std::atomic<uint64_t> written_bytes{0};
 
@@ -80,9 +89,11 @@ class FakeStore : public ManagedStore {
     absl::Status status;
   };
 
-  void Start(Op* op, Callback callback, void* context, std::function<absl::Status()> run) {
-    const auto end = [op, callback, context, run = std::move(run)] {
+  void Start(Op* op, Callback callback, void* context, uint64_t bytes, std::function<absl::Status()> run) {
+    under_way_bytes += bytes;
+    const auto end = [this, op, callback, context, bytes, run = std::move(run)] {
       static_cast<FakeOp*>(op)->status = run();
+      under_way_bytes -= bytes;
       if (callback != nullptr) callback(op, context);
     };
     if (ends_ == Ends::kAtOnce || callback == nullptr) return end();
@@ -108,6 +119,7 @@ class FakeStore : public ManagedStore {
     if (fails_reads) return absl::DataLossError("the fake has lost it");
     std::lock_guard<std::mutex> lock(mu_);
     for (uint64_t done = 0; done < to.size(); done += kPageBytes) {
+      if (offset + done == lost_page) return absl::DataLossError("the fake has lost that page");
       const auto page = pages_.find(offset + done);
       if (page == pages_.end()) return absl::InternalError(absl::StrCat("nobody has written ", offset + done));
       memcpy(to.data() + done, page->second.data(), kPageBytes);

@@ -69,7 +69,7 @@ absl::Status Manager::HoldSlowly(absl::Span<const Want> wants, Room room, Thread
       event_.WaitUntil(seen, std::min(DeadlineAfterMs(kLookMs), std::max(request.deadline_ns, DeadlineAfterMs(10))));
     }
     const bool reads = !request.loads.empty();
-    const absl::Status status = AwaitHere(&request, actions);
+    const absl::Status status = AwaitHere(&request, std::move(actions));
     if (status.ok()) {
       for (const Want& want : wants) NoteTouch(want.block, me);
       return status;
@@ -115,11 +115,12 @@ Manager::Outcome Manager::TryHold(Request* request, Actions* actions) {
   }
   const uint64_t touched = touched_;
   for (const Want& want : request->wants) CountGuard(want, request);
-  if (missed == nullptr && touched_ == touched) return outcome;
-  if (missed != nullptr || FindLocked(me->frontier) == nullptr) me->frontier = request->wants.back().block->number;
-  fetches_for_ = me;
-  FetchAhead(me, actions);
-  MakeSpareRoom(me, actions);
+  if (missed != nullptr || touched_ != touched) {
+    if (missed != nullptr || FindLocked(me->frontier) == nullptr) me->frontier = request->wants.back().block->number;
+    fetches_for_ = me;
+    FetchAhead(me, missed != nullptr, actions);
+  }
+  if (need > 0 || touched_ != touched) MakeSpareRoom(me, actions);
   return outcome;
 }
 
@@ -192,10 +193,11 @@ Manager::Outcome Manager::JudgeThreads(Request* request) {
 
 bool Manager::TakeBuffers(const Request& request) {
   const std::vector<Block*> blocks = RemoteOnes(request.wants);
-  size_t taken = 0;
-  while (taken < blocks.size() && TakeData(blocks[taken])) ++taken;
-  if (taken == blocks.size()) return true;
-  while (taken > 0) GiveData(blocks[--taken]);
+  if (blocks.empty()) return true;
+  const uint64_t bytes = BytesOf(blocks);
+  used_ += bytes;
+  if (TakeData(blocks)) return true;
+  used_ -= bytes;
   return false;
 }
 
@@ -231,19 +233,19 @@ void Manager::CountGuard(const Want& want, Request* request) {
   }
 }
 
-absl::Status Manager::AwaitHere(Request* request, const Actions& actions) {
+absl::Status Manager::AwaitHere(Request* request, Actions actions) {
   std::vector<std::unique_ptr<Pending>> own;
-  for (Block* const block : request->loads) {
-    own.push_back(TakePending(block));
-    store_->StartRead(own.back()->op.get(), block->offset, {block->data, block->bytes}, nullptr, nullptr);
-  }
-  Begin(actions);
+  ForEachRun(&request->loads, [&](BlockRun run) {
+    own.push_back(TakePending(run));
+    store_->StartRead(own.back()->op.get(), run[0]->offset, {run[0]->data, BytesOf(run)}, nullptr, nullptr);
+  });
+  Begin(std::move(actions));
   absl::Status first_error;
   for (std::unique_ptr<Pending>& pending : own) {
     const absl::Status status = pending->op->Wait();
     if (first_error.ok()) first_error = status;
     MutexLock lock(&mu_);
-    EndRead(pending->block, status);
+    EndReads(pending->blocks, status);
     pendings_.push_back(std::move(pending));
     --operations_;
     event_.Notify();

@@ -16,6 +16,9 @@
 namespace nram {
 namespace {
 
+// Pages are given back in such pieces: single ones, for bookkeeping that grows, would leave pieces too short for a
+// block.
+constexpr uint64_t kShrinkBytes = 64 * kKiB;
 constexpr uint64_t kGrowBytes = 256 * kMiB;  // of addresses, which cost nothing until they are touched
 
 uint64_t AddressOf(const std::byte* data) { return reinterpret_cast<uintptr_t>(data); }
@@ -50,29 +53,19 @@ void LocalMemory::GiveFixed(std::byte* data, uint64_t bytes) {
 }
 
 std::byte* LocalMemory::TakeBuffer(uint64_t bytes) {
-  const auto found = kept_.find(bytes);
-  if (found == kept_.end()) return TakeFixed(bytes);
-  std::byte* const data = found->second.back();
-  found->second.pop_back();
-  if (found->second.empty()) kept_.erase(found);
-  kept_bytes_ -= bytes;
-  return data;
+  const std::optional<uint64_t> kept = kept_.Take(bytes);
+  return kept.has_value() ? reinterpret_cast<std::byte*>(*kept) : TakeFixed(bytes);
 }
 
 void LocalMemory::GiveBuffer(std::byte* data, uint64_t bytes, uint64_t keep_bytes) {
-  kept_[bytes].push_back(data);
-  kept_bytes_ += bytes;
+  kept_.Give(AddressOf(data), bytes);
   Shrink(keep_bytes);
 }
 
 void LocalMemory::Shrink(uint64_t keep_bytes) {
-  while (kept_bytes_ > keep_bytes) {
-    const auto largest = std::prev(kept_.end());
-    const uint64_t bytes = largest->first;
-    GiveFixed(largest->second.back(), bytes);
-    largest->second.pop_back();
-    if (largest->second.empty()) kept_.erase(largest);
-    kept_bytes_ -= bytes;
+  while (kept_.free() > keep_bytes) {
+    const Extents::Range range = kept_.TakeOfShortest(RoundUp(kept_.free() - keep_bytes, kShrinkBytes));
+    GiveFixed(reinterpret_cast<std::byte*>(range.begin), range.length);
   }
 }
 

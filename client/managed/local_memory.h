@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "base/mapping.h"
@@ -11,14 +10,15 @@
 
 namespace nram {
 
-// Addresses and pages for blocks. Buffers of blocks that may move are used again as they are, because fresh pages cost
-// more than the network. Fixed blocks keep their addresses and give their pages back. Fresh memory is zeros; a buffer
-// that is used again holds what another block of this program had. Lengths are multiples of 4096. Not thread-safe.
+// Addresses and pages for blocks. Buffers of blocks that may move are kept with their pages, because fresh pages cost
+// more than the network; a part of one, or neighbours together, may be the next buffer. Fixed blocks keep their
+// addresses and give their pages back. Fresh memory is zeros; a kept buffer holds what another block of this program
+// had. Lengths are multiples of 4096. Not thread-safe.
 class LocalMemory {
  public:
   // Null: the process has no addresses left (ulimit -v, overcommit).
   std::byte* TakeBuffer(uint64_t bytes);
-  // Keeps it for the next block of that size if it keeps no more than `keep_bytes` then.
+  // Gives back a buffer or a part of one, and keeps it as far as no more than `keep_bytes` are kept then.
   void GiveBuffer(std::byte* data, uint64_t bytes, uint64_t keep_bytes);
   // Gives pages back until it keeps no more than that.
   void Shrink(uint64_t keep_bytes);
@@ -27,13 +27,14 @@ class LocalMemory {
   static void DropPages(std::byte* data, uint64_t bytes);
   void GiveFixed(std::byte* data, uint64_t bytes);
 
-  uint64_t kept_bytes() const { return kept_bytes_; }
+  uint64_t kept_bytes() const { return kept_.free(); }
+  // The longest buffer that has its pages already.
+  uint64_t longest_kept_bytes() const { return kept_.longest(); }
 
  private:
   std::vector<Mapping> mappings_;
-  Extents addresses_;
-  std::map<uint64_t, std::vector<std::byte*>> kept_;  // by size, with their pages
-  uint64_t kept_bytes_ = 0;
+  Extents addresses_;  // without pages
+  Extents kept_;       // with pages
 };
 
 }  // namespace nram

@@ -4,12 +4,14 @@
 
 #include <map>
 #include <random>
+#include <vector>
 
 #include "base/test_seed.h"
 #include "base/units.h"
 #include "client/managed/extents.h"
 #include "client/managed/local_memory.h"
 #include "client/managed/order.h"
+#include "client/managed/runs.h"
 #include "gtest/gtest.h"
 
 namespace nram {
@@ -27,6 +29,18 @@ TEST(ExtentsTest, NeighboursBecomeOneAndTheSmallestThatFitsIsTaken) {
   EXPECT_EQ(extents.count(), 1u);
   EXPECT_EQ(extents.Take(250), 0u);
   EXPECT_EQ(extents.free(), 0u);
+}
+
+TEST(ExtentsTest, OfTheShortestRangeTheEndIsTaken) {
+  Extents extents;
+  extents.Give(0, 100);
+  extents.Give(200, 50);
+  EXPECT_EQ(extents.longest(), 100u);
+  EXPECT_EQ(extents.TakeOfShortest(20).begin, 230u);
+  const Extents::Range rest = extents.TakeOfShortest(40);
+  EXPECT_EQ(rest.begin, 200u);
+  EXPECT_EQ(rest.length, 30u);
+  EXPECT_EQ(extents.free(), 100u);
 }
 
 TEST(ExtentsTest, TakenRangesNeverOverlap) {
@@ -128,6 +142,44 @@ TEST(LocalMemoryTest, BuffersAreUsedAgainAndPagesOfFixedOnesAreZerosAfterwards) 
   b[5] = std::byte{8};
   LocalMemory::DropPages(b, 64 * kKiB);
   EXPECT_EQ(b[5], std::byte{0});
+}
+
+TEST(LocalMemoryTest, PartsOfBuffersAreKeptAndNeighboursBecomeOne) {
+  LocalMemory memory;
+  std::byte* const a = memory.TakeBuffer(64 * kKiB);
+  memory.GiveBuffer(a + 16 * kKiB, 16 * kKiB, kMiB);
+  memory.GiveBuffer(a, 16 * kKiB, kMiB);
+  EXPECT_EQ(memory.TakeBuffer(32 * kKiB), a);
+  // Not a page alone, which would leave a piece that fits nobody.
+  std::byte* const b = memory.TakeBuffer(256 * kKiB);
+  memory.GiveBuffer(b, 256 * kKiB, 256 * kKiB);
+  memory.Shrink(256 * kKiB - 1);
+  EXPECT_EQ(memory.longest_kept_bytes(), 192 * kKiB);
+  EXPECT_EQ(memory.TakeBuffer(192 * kKiB), b);
+}
+
+TEST(RunsTest, NeighboursAreOneRunUpToARequest) {
+  Block blocks[6];
+  std::byte* const data = reinterpret_cast<std::byte*>(uint64_t{1} << 30);
+  std::vector<Block*> all;
+  for (int i : {3, 0, 5, 1, 4, 2}) {
+    blocks[i].bytes = 100 * kKiB;
+    blocks[i].offset = i * 100 * kKiB;
+    blocks[i].data = data + blocks[i].offset;
+    all.push_back(&blocks[i]);
+  }
+  const auto lengths = [&] {
+    std::vector<size_t> found;
+    ForEachRun(&all, [&](BlockRun run) { found.push_back(run.size()); });
+    return found;
+  };
+  EXPECT_EQ(lengths(), std::vector<size_t>({2, 2, 2}));
+  blocks[1].data = nullptr;  // elsewhere
+  EXPECT_EQ(lengths(), std::vector<size_t>({1, 1, 2, 2}));
+  blocks[4].offset = kGiB;
+  EXPECT_EQ(lengths(), std::vector<size_t>({1, 1, 2, 1, 1}));
+  blocks[2].bytes = kMiB;  // more than a request, alone
+  EXPECT_EQ(lengths(), std::vector<size_t>({1, 1, 1, 1, 1, 1}));
 }
 
 // As mlockall(2) has it in the program's hands.

@@ -70,9 +70,9 @@ absl::Status Manager::SetBudget(uint64_t bytes) {
     MutexLock lock(&mu_);
     budget_ = bytes;
     (void)MakeRoom(0, nullptr, /*for_ahead=*/false, &actions);
-    memory_.Shrink(Limit() - std::min(Limit(), used_));
+    memory_.Shrink(KeptLimit());
   }
-  Begin(actions);
+  Begin(std::move(actions));
   event_.Notify();
   return absl::OkStatus();
 }
@@ -144,7 +144,7 @@ absl::StatusOr<Block*> Manager::NewBlock(uint64_t bytes, bool fixed, bool is_pac
         absl::StrCat("no addresses are left in this process for ", FormatByteSize(bytes), " (a limit of ulimit -v?)"));
   }
   Block* const block = AddBlockLocked();
-  memory_.Shrink(Limit() - std::min(Limit(), used_));  // bookkeeping may have grown
+  memory_.Shrink(KeptLimit());  // bookkeeping may have grown
   block->state = BlockState::kRemote;
   block->fixed = fixed;
   block->stored = block->ahead = block->open = false;
@@ -174,6 +174,10 @@ absl::StatusOr<Manager::Object> Manager::Create(uint64_t bytes, uint64_t alignme
     NRAM_ASSIGN_OR_RETURN(object, CreateInPack(bytes, alignment, fixed));
   } else {
     NRAM_ASSIGN_OR_RETURN(object.block, NewBlock(bytes, fixed, /*is_pack=*/false));
+  }
+  {
+    MutexLock lock(&mu_);
+    ++objects_;
   }
   const absl::Status status = Hold(object.block, /*writes=*/true);
   if (status.ok()) return object;
@@ -208,21 +212,35 @@ absl::StatusOr<Manager::Object> Manager::CreateInPack(uint64_t bytes, uint64_t a
   return Object{pack, 0};
 }
 
+bool Manager::LeaveBlock(Block* block) {
+  if (!block->is_pack) return true;
+  CHECK_GT(block->objects, 0u) << "a managed object was destroyed twice";
+  if (--block->objects > 0) return false;
+  if (block->open) block->filled = 0;
+  return !block->open;
+}
+
 void Manager::Delete(const Object& object) {
   if (is_parents()) return;
-  Block* const block = object.block;
+  bool is_free, ends;
   {
     MutexLock lock(&mu_);
-    if (block->is_pack) {
-      CHECK_GT(block->objects, 0u) << "a managed object was destroyed twice";
-      if (--block->objects > 0) return;
-      if (block->open) {
-        block->filled = 0;
-        return;
-      }
-    }
+    is_free = LeaveBlock(object.block);
+    ends = --objects_ == 0 && ends_with_last_;
   }
-  FreeBlock(block);
+  if (is_free) FreeBlock(object.block);
+  if (ends) store_->End();
+}
+
+void Manager::EndWithLastObject() {
+  if (is_parents()) return;
+  bool ends;
+  {
+    MutexLock lock(&mu_);
+    ends_with_last_ = true;
+    ends = objects_ == 0;
+  }
+  if (ends) store_->End();
 }
 
 void Manager::FreeBlock(Block* block) {

@@ -1,6 +1,7 @@
 #ifndef NRAM_CLIENT_MANAGED_MANAGER_H_
 #define NRAM_CLIENT_MANAGED_MANAGER_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -19,6 +20,7 @@
 #include "client/managed/extents.h"
 #include "client/managed/fork_count.h"
 #include "client/managed/local_memory.h"
+#include "client/managed/runs.h"
 #include "client/managed/store.h"
 #include "client/managed/thread_records.h"
 
@@ -95,6 +97,9 @@ class Manager {
   absl::StatusOr<Object> Create(uint64_t bytes, uint64_t alignment, bool fixed);
   // Nobody may hold a guard of it. Blocks while an operation with its block is under way. In a child nothing happens.
   void Delete(const Object& object);
+  // The program ends, and the manager stays: the store's End follows when the last object is deleted, or now if there
+  // is none. In a child nothing happens.
+  void EndWithLastObject();
 
   // A guard for each, all or none. OUT_OF_RANGE: they do not fit beside what is held: at once if the calling thread
   // alone holds it, or if all who hold some wait too, and else after wait_ms. DATA_LOSS, UNAVAILABLE,
@@ -154,6 +159,8 @@ class Manager {
   absl::StatusOr<Block*> NewBlock(uint64_t bytes, bool fixed, bool is_pack);
   absl::StatusOr<uint64_t> TakeOffset(uint64_t bytes);
   absl::StatusOr<Object> CreateInPack(uint64_t bytes, uint64_t alignment, bool fixed);
+  // Whether nobody is left in its block, which then is to be freed.
+  bool LeaveBlock(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Until no operation with it is under way; then frees it.
   void FreeBlock(Block* block);
   Block* AddBlockLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -176,12 +183,16 @@ class Manager {
   void CountGuard(const Want& want, Request* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteAheadHit(const Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Reads what it is to read, and waits for what others read.
-  absl::Status AwaitHere(Request* request, const Actions& actions);
+  absl::Status AwaitHere(Request* request, Actions actions);
   void Undo(const Request& request);
 
   // room.cc: what leaves, what comes ahead.
   uint64_t Limit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // For buffers that no block uses.
+  uint64_t KeptLimit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t AheadLimit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // So much is fetched ahead at a time, so that neighbours go together.
+  uint64_t AheadStep() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return std::min(kRunBytes, AheadLimit() / 4); }
   // Has blocks leave until so many bytes fit, or will fit when writes have ended; false if they do not fit now.
   bool MakeRoom(uint64_t need, const ThreadRecord* me, bool for_ahead, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -194,23 +205,30 @@ class Manager {
   bool Evict(Block* block, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drop(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropAhead(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool TakeData(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Buffers for blocks that are to come and are counted already, so that neighbours in the store are neighbours here.
+  // False: no addresses are left, and nothing was taken.
+  bool TakeData(std::vector<Block*> blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of the first ones of them; how many.
+  size_t TakeDataOfRun(BlockRun blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveData(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void MakeUsable(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Null if all are wanted just now.
   Block* OldestAhead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Decay() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FetchAhead(ThreadRecord* me, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool BeginAhead(Block* block, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Begins what the thread needs next. `missed`: it has to wait for a block just now.
+  void FetchAhead(ThreadRecord* me, bool missed, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void MarkAhead(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of marked ones.
+  void BeginAhead(const std::vector<Block*>& blocks, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // operations.cc: reads and writes.
-  void Begin(const Actions& actions);
-  void BeginRead(Block* block);
-  void BeginWrite(Block* block);
+  void Begin(Actions actions);
   // Counts it as under way.
-  std::unique_ptr<Pending> TakePending(Block* block);
+  std::unique_ptr<Pending> TakePending(BlockRun run);
   static void OnRead(ManagedStore::Op* op, void* context);
   static void OnWritten(ManagedStore::Op* op, void* context);
+  void EndReads(BlockRun run, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndWrites(BlockRun run, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndRead(Block* block, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndWrite(Block* block, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndPending(std::unique_ptr<Pending> pending, bool is_read);
@@ -245,9 +263,11 @@ class Manager {
   uint64_t used_ ABSL_GUARDED_BY(mu_) = 0;         // of blocks that are here or on their way
   uint64_t leaving_ ABSL_GUARDED_BY(mu_) = 0;      // of them: by writes under way
   uint64_t ahead_used_ ABSL_GUARDED_BY(mu_) = 0;   // of them: fetched ahead and untouched
-  uint64_t ahead_reads_ ABSL_GUARDED_BY(mu_) = 0;  // under way
-  uint64_t operations_ ABSL_GUARDED_BY(mu_) = 0;   // under way, with callbacks
-  uint64_t touched_ ABSL_GUARDED_BY(mu_) = 0;      // blocks fetched ahead, since the last miss
+  uint64_t ahead_reads_ ABSL_GUARDED_BY(mu_) = 0;  // blocks on their way
+  uint64_t objects_ ABSL_GUARDED_BY(mu_) = 0;      // alive
+  bool ends_with_last_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t operations_ ABSL_GUARDED_BY(mu_) = 0;  // under way, with callbacks
+  uint64_t touched_ ABSL_GUARDED_BY(mu_) = 0;     // blocks fetched ahead, since the last miss
   ManagedCounters counters_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -107,6 +107,47 @@ TEST_F(ManagerTest, ACycleIsFetchedAheadAndKeepsAsMuchAsFits) {
   EXPECT_LE(after.ahead_wasted - before.ahead_wasted, 10u);
 }
 
+// Objects of 16 KiB, which were made one after the other: a request each way moves many of them.
+TEST_F(ManagerTest, NeighboursTravelTogether) {
+  constexpr uint64_t kBytes = 16 * kKiB;
+  constexpr int kCount = 2'048;
+  for (const bool writes : {false, true}) {
+    Open(8 * kMiB);
+    const auto objects = MakeMany(kCount, kBytes);
+    EXPECT_LE(store_->writes, kCount / 8) << "what is made goes out in runs";
+    uint64_t reads = 0, misses = 0;
+    for (int round = 0; round < 5; ++round) {
+      reads = store_->reads, store_->writes = 0, misses = manager_->counters().misses;
+      for (int i = 0; i < kCount; ++i) {
+        ASSERT_TRUE(manager_->Hold(objects[i].block, writes).ok());
+        ASSERT_EQ(*reinterpret_cast<const int*>(Manager::AddressOf(objects[i])), i);
+        Release(objects[i]);
+        ASSERT_LE(here(), 8 * kMiB);
+      }
+    }
+    EXPECT_LE(store_->reads - reads, kCount / 4);
+    EXPECT_LE(store_->writes, kCount / 4);
+    EXPECT_LE(manager_->counters().misses - misses, 5u) << writes;
+  }
+}
+
+// What is lost is one object, not those which were fetched ahead together with it.
+TEST_F(ManagerTest, OfARunOnlyWhatIsLostFails) {
+  constexpr uint64_t kBytes = 16 * kKiB;
+  Open();
+  const auto objects = MakeMany(200, kBytes);
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(Read(objects[i]), i);
+  store_->lost_page = objects[101].block->offset;
+  for (int i = 0; i < 200; ++i) {
+    if (i == 101) {
+      EXPECT_TRUE(absl::IsDataLoss(manager_->Hold(objects[i].block, false)));
+    } else {
+      EXPECT_EQ(Read(objects[i]), i);
+    }
+  }
+  EXPECT_LE(here(), kMiB);
+}
+
 TEST_F(ManagerTest, SmallObjectsShareABlock) {
   Open();
   const auto objects = MakeMany(1'000, 100);
@@ -298,7 +339,7 @@ TEST_F(ManagerTest, WritesUnderWayAreBounded) {
   const auto objects = MakeMany(160);
   ASSERT_TRUE(manager_->SetBudget(kMiB).ok());
   while (store_->started() > 0) {
-    ASSERT_LE(store_->started() * kBlock, Manager::kLeavingBytesMax);
+    ASSERT_LE(store_->under_way_bytes, Manager::kLeavingBytesMax);
     store_->EndOne();
   }
   EXPECT_LE(here(), kMiB);
@@ -314,6 +355,35 @@ TEST_F(ManagerTest, WritesUnderWayAreBounded) {
   ender.join();
   while (store_->EndOne()) {
   }
+}
+
+// Static objects may go after whoever says that the program ends.
+TEST_F(ManagerTest, TheStoreEndsWithTheLastObject) {
+  Open();
+  EXPECT_EQ(Read(Make(kBlock, 7)), 7);
+  const Manager::Object large = Make(kBlock, 1), small = Make(100, 2), other = Make(100, 3);
+  EXPECT_TRUE(absl::IsOutOfRange(manager_->Create(2 * kMiB, 16, false).status()));  // it does not count
+  manager_->Delete(small);
+  manager_->EndWithLastObject();
+  EXPECT_EQ(store_->ends, 0);
+  EXPECT_EQ(Read(large), 1);
+  manager_->Delete(large);
+  manager_->Delete(other);
+  EXPECT_EQ(store_->ends, 0) << "there is the first one";
+}
+
+TEST_F(ManagerTest, TheStoreEndsAtOnceWhereThereIsNoObject) {
+  Open();
+  const Manager::Object large = Make(kBlock, 1), small = Make(100, 2);
+  manager_->Delete(large);
+  EXPECT_EQ(store_->ends, 0);
+  manager_->EndWithLastObject();
+  EXPECT_EQ(store_->ends, 0);
+  manager_->Delete(small);
+  EXPECT_EQ(store_->ends, 1);
+  Open();
+  manager_->EndWithLastObject();
+  EXPECT_EQ(store_->ends, 1);
 }
 
 TEST_F(ManagerTest, BadSizesAreRefused) {

@@ -132,7 +132,6 @@ Manager::Room RoomOf(int flags) {
 
 // Not inlined: whoever finds the object here is not to make room for this on its stack.
 ABSL_ATTRIBUTE_NOINLINE bool HoldOrFail(nram_managed_t* m, nram::Block* block, int flags) {
-  if (!Usable(m)) return false;
   const absl::Status status = m->manager->Hold(block, (flags & NRAM_MANAGED_WRITE) != 0, RoomOf(flags));
   if (!status.ok()) ApiResult(status);
   return status.ok();
@@ -155,7 +154,10 @@ nram_managed_t* nram_managed_default() {
   static nram::Mutex mu;
   static nram_managed_t* opened = nullptr;
   nram::MutexLock lock(&mu);
-  if (opened == nullptr) opened = nram_managed_open(nullptr, nullptr);
+  if (opened != nullptr) return opened;
+  opened = nram_managed_open(nullptr, nullptr);
+  // Static objects that were made before this run their destructors after it, and may be managed.
+  if (opened != nullptr) (void)std::atexit([] { opened->manager->EndWithLastObject(); });
   return opened;
 }
 
@@ -185,10 +187,11 @@ void nram_managed_delete(nram_managed_t* m, const nram_managed_object* object) {
 
 void* nram_managed_adhere(nram_managed_t* m, const nram_managed_object* object, int flags, nram_managed_guard* guard) {
   const Manager::Object wanted = Of(*object);
-  const bool writes = (flags & NRAM_MANAGED_WRITE) != 0;
-  const bool is_here = m != nullptr && m->manager->HoldIfHere(wanted.block, writes, m->manager->Taker());
+  if (!Usable(m)) return nullptr;
+  nram::ThreadRecord* const me = m->manager->Taker();
+  const bool is_here = m->manager->HoldIfHere(wanted.block, (flags & NRAM_MANAGED_WRITE) != 0, me);
   if (!is_here && !HoldOrFail(m, wanted.block, flags)) return nullptr;
-  *guard = {wanted.block, m->manager->Taker()};
+  *guard = {wanted.block, me};
   return Manager::AddressOf(wanted);
 }
 

@@ -9,7 +9,7 @@
 
 namespace nram {
 
-std::unique_ptr<Manager::Pending> Manager::TakePending(Block* block) {
+std::unique_ptr<Manager::Pending> Manager::TakePending(BlockRun run) {
   std::unique_ptr<Pending> pending;
   {
     MutexLock lock(&mu_);
@@ -24,19 +24,19 @@ std::unique_ptr<Manager::Pending> Manager::TakePending(Block* block) {
     pending->op = store_->NewOp();
     pending->manager = this;
   }
-  pending->block = block;
+  pending->blocks.assign(run.begin(), run.end());
   return pending;
 }
 
-void Manager::Begin(const Actions& actions) {
-  for (Block* const block : actions.reads) {
-    Pending* const pending = TakePending(block).release();
-    store_->StartRead(pending->op.get(), block->offset, {block->data, block->bytes}, &Manager::OnRead, pending);
-  }
-  for (Block* const block : actions.writes) {
-    Pending* const pending = TakePending(block).release();
-    store_->StartWrite(pending->op.get(), block->offset, {block->data, block->bytes}, &Manager::OnWritten, pending);
-  }
+void Manager::Begin(Actions actions) {
+  ForEachRun(&actions.reads, [this](BlockRun run) {
+    Pending* const pending = TakePending(run).release();
+    store_->StartRead(pending->op.get(), run[0]->offset, {run[0]->data, BytesOf(run)}, &Manager::OnRead, pending);
+  });
+  ForEachRun(&actions.writes, [this](BlockRun run) {
+    Pending* const pending = TakePending(run).release();
+    store_->StartWrite(pending->op.get(), run[0]->offset, {run[0]->data, BytesOf(run)}, &Manager::OnWritten, pending);
+  });
 }
 
 void Manager::OnRead(ManagedStore::Op*, void* context) {
@@ -60,15 +60,15 @@ void Manager::EndPending(std::unique_ptr<Pending> pending, bool is_read) {
   {
     MutexLock lock(&mu_);
     if (is_read) {
-      --ahead_reads_;
-      EndRead(pending->block, status);
+      ahead_reads_ -= pending->blocks.size();
+      EndReads(pending->blocks, status);
     } else {
-      EndWrite(pending->block, status);
+      EndWrites(pending->blocks, status);
     }
     pendings_.push_back(std::move(pending));
     failures = counters_.failed_writes;
     if (status.ok() && !begins && !is_read) LeaveOn(&actions);
-    if (status.ok() && !begins && fetches_for_ != nullptr) FetchAhead(fetches_for_, &actions);
+    if (status.ok() && !begins && fetches_for_ != nullptr) FetchAhead(fetches_for_, /*missed=*/false, &actions);
   }
   event_.Notify();
   while (!begins && (!actions.reads.empty() || !actions.writes.empty())) {
@@ -80,15 +80,27 @@ void Manager::EndPending(std::unique_ptr<Pending> pending, bool is_read) {
     if (!is_read && counters_.failed_writes == failures) LeaveOn(&actions);
   }
   MutexLock lock(&mu_);
-  --operations_;
-  event_.Notify();  // under the lock: with the last operation the manager may go
+  if (--operations_ == 0) event_.Notify();  // under the lock: the manager may go
+}
+
+// One failure, however many blocks it has: each is tried alone then, by who needs it.
+void Manager::EndReads(BlockRun run, const absl::Status& status) {
+  if (!status.ok()) ++counters_.failed_reads;
+  for (Block* const block : run) EndRead(block, status);
+}
+
+void Manager::EndWrites(BlockRun run, const absl::Status& status) {
+  if (!status.ok()) {
+    ++counters_.failed_writes;
+    write_error_ = status;
+  }
+  for (Block* const block : run) EndWrite(block, status);
 }
 
 void Manager::EndRead(Block* block, const absl::Status& status) {
   const bool was_ahead = std::exchange(block->ahead, false);
   if (!status.ok()) {
     if (was_ahead) ahead_used_ -= block->bytes;
-    ++counters_.failed_reads;
     read_errors_[block] = status;
     block->word.fetch_and(~Block::kDirty);
     Drop(block);
@@ -106,8 +118,6 @@ void Manager::EndRead(Block* block, const absl::Status& status) {
 void Manager::EndWrite(Block* block, const absl::Status& status) {
   leaving_ -= block->bytes;
   if (!status.ok()) {
-    ++counters_.failed_writes;
-    write_error_ = status;
     block->word.fetch_or(Block::kDirty);
     MakeUsable(block);
     return;

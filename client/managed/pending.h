@@ -2,16 +2,18 @@
 #define NRAM_CLIENT_MANAGED_PENDING_H_
 
 #include <memory>
+#include <vector>
 
 #include "client/managed/manager.h"
 
 namespace nram {
 
-// An operation of the store, with what it is about. Belongs to whoever starts it, and then to its callback.
+// An operation of the store, with the run of blocks that it moves. Belongs to whoever starts it, and then to its
+// callback.
 struct Manager::Pending {
   std::unique_ptr<ManagedStore::Op> op;
   Manager* manager = nullptr;
-  Block* block = nullptr;
+  std::vector<Block*> blocks;
 };
 
 }  // namespace nram

@@ -10,6 +10,8 @@ namespace {
 
 // So many parts of one operation are under way: 1 MiB.
 constexpr size_t kParts = 4;
+// Who ends a program does not wait longer for a server; its part is collected with the lease then.
+constexpr int64_t kEndTimeoutMs = 2'000;
 // A block up to this size goes before what is fetched ahead.
 constexpr size_t kUrgentBytes = 64 * kKiB;
 
@@ -44,6 +46,8 @@ RegionStore::RegionStore(std::unique_ptr<Pool> pool, std::unique_ptr<Region> reg
 
 // A server that does not answer collects its part with the lease.
 RegionStore::~RegionStore() { (void)region_->Destroy(); }
+
+void RegionStore::End() { (void)region_->Destroy({.timeout_ms = kEndTimeoutMs}); }
 
 absl::Status RegionStore::Reserve(uint64_t offset, uint64_t length) { return region_->Reserve(offset, length); }
 

@@ -21,6 +21,7 @@ class RegionStore : public ManagedStore {
   std::unique_ptr<Op> NewOp() override;
   void StartRead(Op* op, uint64_t offset, absl::Span<std::byte> to, Callback callback, void* context) override;
   void StartWrite(Op* op, uint64_t offset, absl::Span<const std::byte> from, Callback callback, void* context) override;
+  void End() override;
 
  private:
   class RegionOp;

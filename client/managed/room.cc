@@ -3,6 +3,8 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "client/managed/manager.h"
 
@@ -12,6 +14,8 @@ namespace {
 // Under way for what is fetched ahead, or written to make room for it: enough to keep a pool busy.
 constexpr uint64_t kBatchBytes = kMiB;
 constexpr uint64_t kSpareBytes = 256 * kKiB;
+// The shortest kept buffer for a part of a run; for less, fresh pages are taken.
+constexpr uint64_t kPieceBytes = 128 * kKiB;
 // Steps of one look along the order. The next look goes on from there.
 constexpr int kStepsMax = 128;
 // Of the newest blocks, which guards may hold.
@@ -23,20 +27,45 @@ bool IsHeld(const Block* block) { return (block->word.load() & Block::kGuards) !
 
 uint64_t Manager::Limit() const { return budget_ - std::min(budget_ / 2, MetadataBytes()); }
 
+uint64_t Manager::KeptLimit() const { return Limit() - std::min(Limit(), used_); }
+
 uint64_t Manager::AheadLimit() const {
   if (ahead_percent_ == 0) return 0;
   const uint64_t least = std::min(2 * kSpareBytes, Limit() / 4);
   return std::max(Limit() * ahead_percent_ / 100, least);
 }
 
-bool Manager::TakeData(Block* block) {
-  if (!block->fixed) {
-    block->data = memory_.TakeBuffer(block->bytes);
-    if (block->data == nullptr) return false;
+bool Manager::TakeData(std::vector<Block*> blocks) {
+  SortByOffset(&blocks);
+  for (BlockRun rest = blocks; !rest.empty();) {
+    const size_t count = TakeDataOfRun(rest);
+    rest.remove_prefix(count);
+    if (count > 0) continue;
+    for (Block* const block : BlockRun(blocks).first(blocks.size() - rest.size())) {
+      if (block->fixed) continue;
+      memory_.GiveBuffer(std::exchange(block->data, nullptr), block->bytes, KeptLimit());
+    }
+    return false;
   }
-  used_ += block->bytes;
-  memory_.Shrink(Limit() - std::min(Limit(), used_));
+  memory_.Shrink(KeptLimit());
   return true;
+}
+
+size_t Manager::TakeDataOfRun(BlockRun blocks) {
+  if (blocks[0]->fixed) return 1;
+  // Where only shorter pieces are kept, fresh pages are taken, and the shortest pieces go: else all would come to be in
+  // pieces.
+  const uint64_t kept = memory_.longest_kept_bytes();
+  const uint64_t most = kept < std::max(kPieceBytes, blocks[0]->bytes) ? kRunBytes : std::min(kept, kRunBytes);
+  BlockRun run = FirstRun(blocks, most, MayBeNeighboursHere);
+  std::byte* data = memory_.TakeBuffer(BytesOf(run));
+  if (data == nullptr && run.size() > 1) {
+    run = run.first(1);
+    data = memory_.TakeBuffer(run[0]->bytes);
+  }
+  if (data == nullptr) return 0;
+  for (Block* const block : run) block->data = std::exchange(data, data + block->bytes);
+  return run.size();
 }
 
 void Manager::GiveData(Block* block) {
@@ -45,7 +74,7 @@ void Manager::GiveData(Block* block) {
     LocalMemory::DropPages(block->data, block->bytes);
     return;
   }
-  memory_.GiveBuffer(block->data, block->bytes, Limit() - std::min(Limit(), used_));
+  memory_.GiveBuffer(block->data, block->bytes, KeptLimit());
   block->data = nullptr;
 }
 
@@ -96,7 +125,9 @@ void Manager::LeaveOn(Actions* actions) {
 
 void Manager::MakeSpareRoom(const ThreadRecord* me, Actions* actions) {
   const uint64_t spare = std::min(kSpareBytes, Limit() / 16);
-  while (used_ - leaving_ + spare > Limit()) {
+  // Twice as much at a time, so that neighbours go together.
+  if (used_ - leaving_ + spare <= Limit()) return;
+  while (used_ - leaving_ + 2 * spare > Limit()) {
     Block* const victim = ChooseVictim(me);
     if (victim == nullptr || (victim->word.load() & Block::kDirty) == 0) return;
     (void)Evict(victim, actions);
@@ -162,38 +193,64 @@ void Manager::Decay() {
   }
 }
 
-void Manager::FetchAhead(ThreadRecord* me, Actions* actions) {
-  if (!me->score.predicts()) return;
+void Manager::FetchAhead(ThreadRecord* me, bool missed, Actions* actions) {
+  if (ahead_percent_ == 0 || !me->score.predicts()) return;
+  const uint64_t step = AheadStep();
+  // What has to be waited for is in front of all that is ahead: a step of what follows it is needed sooner.
+  const uint64_t limit = AheadLimit() + (missed ? step : 0);
+  // Else each touch would fetch one block, by a request of its own.
+  if (ahead_used_ > 0 && ahead_used_ + step > limit) return;
+  std::vector<Block*> batch;
   const Block* at = FindLocked(me->frontier);
-  for (int step = 0; at != nullptr && step < kStepsMax; ++step) {
-    if (at->trust.load(std::memory_order_relaxed) == 0) return;
+  for (int steps = 0; at != nullptr && steps < kStepsMax; ++steps) {
+    if (at->trust.load(std::memory_order_relaxed) == 0) break;
     Block* const next = FindLocked(at->next.load(std::memory_order_relaxed));
-    if (next == nullptr || next == me->last.load(std::memory_order_relaxed)) return;
+    if (next == nullptr || next == me->last.load(std::memory_order_relaxed)) break;
     if (next->state == BlockState::kRemote) {
-      if (!next->stored || !queue_.empty()) return;
-      const uint64_t limit = AheadLimit();
-      const bool fits = ahead_used_ + next->bytes <= limit || (ahead_used_ == 0 && next->bytes <= Limit() / 4);
-      if (limit == 0 || !fits) return;
-      const uint64_t batch = std::min(kBatchBytes, limit - std::min(limit, ahead_used_));
-      (void)MakeRoom(std::max(batch, next->bytes), me, /*for_ahead=*/true, actions);
-      if (used_ + next->bytes > Limit() || !BeginAhead(next, actions)) return;
+      if (!next->stored || !queue_.empty()) break;
+      if (ahead_used_ + next->bytes > limit && (ahead_used_ > 0 || next->bytes > Limit() / 4)) break;
+      if (batch.empty()) {
+        // What has to be written leaves in steps too. Two steps more than are used now, so that pieces of buffers stay
+        // until they are whole.
+        const uint64_t share = RoundDown(limit - std::min(limit, ahead_used_), step) + 2 * step;
+        (void)MakeRoom(std::max(std::min(kBatchBytes, share), next->bytes), me, /*for_ahead=*/true, actions);
+        // Room for a step comes with the end of a write.
+        if (ahead_used_ > 0 && leaving_ > 0 && used_ + step > Limit()) break;
+      }
+      // What the pool moves by one message is left to the next batch, if not all of it would be in this one.
+      if (!batch.empty() && next->offset % kRunBytes == 0 && ahead_used_ + kRunBytes > limit) break;
+      if (used_ + next->bytes > Limit()) break;
+      MarkAhead(next);
+      batch.push_back(next);
     }
     me->frontier = next->number;
     at = next;
   }
+  if (!batch.empty()) BeginAhead(batch, actions);
 }
 
-bool Manager::BeginAhead(Block* block, Actions* actions) {
-  if (!TakeData(block)) return false;
+void Manager::MarkAhead(Block* block) {
   block->state = BlockState::kLoading;
-  block->ahead = true;
-  read_errors_.erase(block);
+  used_ += block->bytes;
   ahead_used_ += block->bytes;
-  ++ahead_reads_;
-  counters_.ahead_bytes += block->bytes;
-  clock_.fetch_add(block->bytes);
-  actions->reads.push_back(block);
-  return true;
+}
+
+void Manager::BeginAhead(const std::vector<Block*>& blocks, Actions* actions) {
+  const bool has_data = TakeData(blocks);
+  for (Block* const block : blocks) {
+    if (!has_data) {
+      block->state = BlockState::kRemote;
+      used_ -= block->bytes;
+      ahead_used_ -= block->bytes;
+      continue;
+    }
+    block->ahead = true;
+    read_errors_.erase(block);
+    ++ahead_reads_;
+    counters_.ahead_bytes += block->bytes;
+    clock_.fetch_add(block->bytes);
+    actions->reads.push_back(block);
+  }
 }
 
 void Manager::Start(Block* block) {
@@ -202,9 +259,12 @@ void Manager::Start(Block* block) {
   {
     MutexLock lock(&mu_);
     if (block->state != BlockState::kRemote || !block->stored || !queue_.empty()) return;
-    if (MakeRoom(block->bytes, records_.Mine(), /*for_ahead=*/true, &actions)) (void)BeginAhead(block, &actions);
+    if (MakeRoom(block->bytes, records_.Mine(), /*for_ahead=*/true, &actions)) {
+      MarkAhead(block);
+      BeginAhead({block}, &actions);
+    }
   }
-  Begin(actions);
+  Begin(std::move(actions));
 }
 
 }  // namespace nram

@@ -35,6 +35,9 @@ class ManagedStore {
   virtual void StartRead(Op* op, uint64_t offset, absl::Span<std::byte> to, Callback callback, void* context) = 0;
   virtual void StartWrite(Op* op, uint64_t offset, absl::Span<const std::byte> from, Callback callback,
                           void* context) = 0;
+  // The program ends: what is stored may go now, for the store itself will not. Blocks for seconds at most. Nothing is
+  // asked for afterwards, or fails.
+  virtual void End() {}
 };
 
 }  // namespace nram

@@ -19,8 +19,8 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
   const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   if (n <= 0) return ErrnoStatus(errno, "readlink /proc/self/exe");
   const std::string directory = std::string(self, n).substr(0, std::string(self, n).rfind('/'));
-  // A library that programs do not link with is in lib/nram. Tests are one or two folders below the build tree's top, as
-  // this command is.
+  // A library that programs do not link with is in lib/nram. Tests are one or two folders below the build tree's top,
+  // as this command is.
   std::vector<std::string> places = {absl::StrCat(directory, "/", name), absl::StrCat(directory, "/../lib/nram/", name),
                                      absl::StrCat(directory, "/../../", folder, "/", name)};
   if (const char* given = std::getenv(variable)) places.insert(places.begin(), given);

@@ -8,8 +8,8 @@
 
 namespace nram {
 
-// Finds the daemon or library `name` that goes with this command: the environment's `variable` names it, or it is beside
-// this program, in ../lib/nram, or in the build's `folder`. NOT_FOUND says where it was looked for.
+// Finds the daemon or library `name` that goes with this command: the environment's `variable` names it, or it is
+// beside this program, in ../lib/nram, or in the build's `folder`. NOT_FOUND says where it was looked for.
 absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& folder, const char* variable);
 
 // The processes of the machine. Some may have ended when this returns.

@@ -139,7 +139,7 @@ def measure(options):
             for _ in range(options.turns):
                 for label, (program, where, environment) in whose.items():
                     words = [name, how, mib, mib // 4, size, 1]
-                    # The data of a program in a pool stays until its lease has ended.
+                    # A new pool each time, as the table says: its pages are touched for the first time.
                     with pool(options) if label == "nram" else contextlib.nullcontext():
                         rates[label].append(work(program, where, words, environment))
             results.append({"work": name, "how": how, "mib": mib, "object_kib": size, "bytes_per_s": rates})
