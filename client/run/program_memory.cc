@@ -97,7 +97,8 @@ void ProgramMemory::LiftLimits(bool lifted) {
 }
 
 absl::StatusOr<ProgramMemory::Answer> ProgramMemory::OnCall(pid_t thread, const seccomp_data& call) {
-  TakeLimits(thread);
+  // For the helper, who makes no call of a program of one thread that fits.
+  if (armed() || threaded_ || MayArm(call)) TakeLimits(thread);
   switch (call.nr) {
     case SYS_mmap:
       return OnMmap(thread, call);
