@@ -76,10 +76,10 @@ absl::Status Helper::MakeLocked(std::vector<HelperCall>* calls, absl::Span<std::
   } while (done < 0 && errno == EINTR);
   if (done >= 0 && lent >= 0 && !SendWithFd(socket_.get(), absl::MakeConstSpan(message_).first(1), lent)) done = -1;
   UniqueFd fd;
-  if (done >= 0) done = ReceiveWithFd(socket_.get(), absl::MakeSpan(message_), &fd);
+  if (done >= 0) done = HasAnswered() ? ReceiveWithFd(socket_.get(), absl::MakeSpan(message_), &fd) : -1;
   if (done == 1 && taken != nullptr) {
     *taken = std::move(fd);
-    done = ReceiveWithFd(socket_.get(), absl::MakeSpan(message_), &fd);
+    done = HasAnswered() ? ReceiveWithFd(socket_.get(), absl::MakeSpan(message_), &fd) : -1;
   }
   if (done != static_cast<ssize_t>(bytes)) {
     return absl::UnavailableError("the helper in the program's memory has ended");
@@ -87,6 +87,15 @@ absl::Status Helper::MakeLocked(std::vector<HelperCall>* calls, absl::Span<std::
   memcpy(calls->data(), message_.data() + sizeof(header), calls_bytes);
   if (!payload.empty()) memcpy(payload.data(), message_.data() + sizeof(header) + calls_bytes, payload.size());
   return absl::OkStatus();
+}
+
+bool Helper::HasAnswered() const {
+  // One that has been injected has the only other end of the socket.
+  if (reach_ == Reach::kTraces) return true;
+  pollfd fds[] = {{socket_.get(), POLLIN, 0}, {pidfd_.get(), POLLIN, 0}};
+  while (poll(fds, 2, -1) < 0 && errno == EINTR) {
+  }
+  return fds[0].revents != 0;
 }
 
 absl::StatusOr<int64_t> Helper::Call(uint64_t number, std::initializer_list<uint64_t> arguments,

@@ -59,6 +59,8 @@ class Helper {
   bool Dismiss(const std::vector<AddressRun>& unmapped = {});
 
  private:
+  // Blocks until there is a message. False: the helper has ended.
+  bool HasAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // False: it ends by itself.
   bool End(const std::vector<AddressRun>& unmapped);
   // `lent`: a descriptor that the calls receive; -1: none. `taken`: one that they send; null: none.

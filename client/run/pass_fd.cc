@@ -41,7 +41,7 @@ ssize_t ReceiveWithFd(int socket, absl::Span<std::byte> to, UniqueFd* fd) {
   header.msg_iov = &part;
   header.msg_iovlen = 1;
   header.msg_control = control.bytes;
-  header.msg_controllen = sizeof(control.bytes);
+  header.msg_controllen = CMSG_LEN(sizeof(int));  // the padding behind it would have room for another one
   ssize_t done;
   do {
     done = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);

@@ -6,7 +6,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -30,45 +29,57 @@ struct PollFd {  // poll(2)'s
 };
 constexpr short kReadable = 1;
 
-// The value of a variable, and which it is.
-char* Find(char** variables, const char* name, size_t* at) {
+// A variable in a list, "NAME=VALUE". Null: it is not there.
+char* Find(char** list, const char* name) {
   const size_t length = strlen(name);
-  for (*at = 0; variables[*at] != nullptr; ++*at) {
-    if (strncmp(variables[*at], name, length) == 0 && variables[*at][length] == '=') {
-      return variables[*at] + length + 1;
-    }
+  for (; *list != nullptr; ++list) {
+    if (strncmp(*list, name, length) == 0 && (*list)[length] == '=') return *list;
   }
   return nullptr;
 }
 
-void Remove(char** variables, size_t at) {
-  do {
-    variables[at] = variables[at + 1];
-  } while (variables[at++] != nullptr);
+void Remove(char** list, const char* variable) {
+  if (list == nullptr) return;
+  while (*list != nullptr && *list != variable) ++list;
+  for (; *list != nullptr; ++list) *list = list[1];
 }
 
-// The socket; -1: this is not a program that `nram run` has just begun.
+// From what the program was executed with, and from the list that earlier constructors may have made of that.
+void Remove(const char* variable, char** first) {
+  Remove(first, variable);
+  if (environ != first) Remove(environ, variable);
+}
+
+// The socket; -1: this is not a program that `nram run` has begun.
 int TakeSocket(char** variables) {
-  size_t at;
-  const char* number = Find(variables, kStartVariable, &at);
-  if (number == nullptr) return -1;
+  char* const variable = Find(variables, kStartVariable);
+  if (variable == nullptr) return -1;
   int socket = 0;
-  for (; *number >= '0' && *number <= '9' && socket < (1 << 24); ++number) socket = socket * 10 + *number - '0';
-  Remove(variables, at);
+  for (const char* digit = variable + sizeof(kStartVariable); *digit >= '0' && *digit <= '9' && socket < (1 << 24);) {
+    socket = socket * 10 + *digit++ - '0';
+  }
+  Remove(variable, variables);
   return socket;
 }
 
 // What the user has of it is behind this library's own path.
 void RestorePreload(char** variables) {
-  size_t at;
-  char* const value = Find(variables, kPreloadVariable, &at);
-  if (value == nullptr) return;
-  const char* const others = strchr(value, ':');
+  char* const variable = Find(variables, kPreloadVariable);
+  if (variable == nullptr) return;
+  const char* const others = strchr(variable, ':');
   if (others == nullptr) {
-    Remove(variables, at);
+    Remove(variable, variables);
   } else {
-    memmove(value, others + 1, strlen(others + 1) + 1);
+    memmove(variable + sizeof(kPreloadVariable), others + 1, strlen(others + 1) + 1);
   }
+}
+
+// Whether the process that has made the socket has begun this one. Not so in programs that an earlier constructor has
+// begun.
+bool IsForThis(int socket) {
+  ucred maker = {};
+  socklen_t bytes = sizeof(maker);
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &maker, &bytes) == 0 && maker.pid == getppid();
 }
 
 // The clone(2) that makes the helper, which goes on in its own code.
@@ -139,26 +150,24 @@ void MakeHelper(const StartOrder& order, int socket, StartReport* report) {
   report->helper = static_cast<int32_t>(helper);
 }
 
-// The linker gives these to each constructor; the C library's own variable may not be set yet.
+// The linker gives these to each constructor; the constructors of all other libraries have run.
 __attribute__((constructor)) void Begin(int /*count*/, char** /*words*/, char** variables) {
   const int socket = TakeSocket(variables);
   if (socket < 0) return;
   RestorePreload(variables);
   StartOrder order;
-  if (recv(socket, &order, sizeof(order), MSG_DONTWAIT) != sizeof(order) || order.magic != kStartMagic ||
-      order.code_bytes > sizeof(order.code)) {
+  if (!IsForThis(socket) || recv(socket, &order, sizeof(order), MSG_DONTWAIT) != sizeof(order) ||
+      order.magic != kStartMagic || order.code_bytes > sizeof(order.code)) {
     return;
   }
   StartReport report;
   MakeHelper(order, socket, &report);
-  if (send(socket, &report, sizeof(report), MSG_NOSIGNAL) == sizeof(report)) {
-    // This one is told, and answered when the memory is looked after.
-    syscall(SYS_brk, 0);
-  }
-  // From here on the helper kills the program if the command ends.
-  prctl(PR_SET_PDEATHSIG, 0);
+  const bool reported = send(socket, &report, sizeof(report), MSG_NOSIGNAL) == sizeof(report);
+  // The helper has its own, whose end is to be seen.
   if (report.pidfd > 0) close(report.pidfd);
   close(socket);
+  // This one is told, and answered when the memory is looked after.
+  if (reported) syscall(SYS_brk, 0);
 }
 
 }  // namespace

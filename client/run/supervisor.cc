@@ -182,7 +182,7 @@ absl::StatusOr<RunEnd> Supervisor::Run(PageStore* store) {
   while (!ended_) NRAM_RETURN_IF_ERROR(Await());
   Reap();
   if (end_->signal == SIGKILL) NRAM_RETURN_IF_ERROR(Failure());
-  if (start_ != nullptr && end_->code != 127) SayNotStarted();
+  if (start_ != nullptr && report_.begun) SayNotStarted();
   if (!report_.begun && end_->code == 127) return absl::NotFoundError(absl::StrCat(path_, ": cannot be executed"));
   return *end_;
 }
@@ -335,12 +335,13 @@ absl::Status Supervisor::LookAfter(pid_t pid) {
   } while (WSTOPSIG(status) != (SIGTRAP | 0x80));
   if (!Is64Bit(pid)) return absl::UnimplementedError("the program is not a 64-bit one");
   NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Helper> helper, InjectHelper(pid, HelperParent::kPrograms));
-  return LookAfter(std::move(helper));
+  return LookAfter(std::move(helper), {});
 }
 
-absl::Status Supervisor::LookAfter(std::unique_ptr<Helper> helper) {
+absl::Status Supervisor::LookAfter(std::unique_ptr<Helper> helper, const std::vector<EarlyCall>& early) {
   memory_ = std::make_unique<ProgramMemory>(options_, std::move(helper), views_->Make(), counters_,
                                             [this](const absl::Status& failure) { Fail(failure); });
+  for (const auto& [thread, call] : early) NRAM_RETURN_IF_ERROR(memory_->OnCall(thread, call).status());
   NRAM_RETURN_IF_ERROR(memory_->Begin());
   report_.armed |= memory_->armed();
   return absl::OkStatus();

@@ -101,7 +101,9 @@ class Supervisor {
   void OnStopped(pid_t pid, int status);
   void OnExecuted(pid_t pid);
   absl::Status LookAfter(pid_t pid);
-  absl::Status LookAfter(std::unique_ptr<Helper> helper);
+  // `early`: the calls of threads that were told before there was a helper.
+  using EarlyCall = std::pair<pid_t, seccomp_data>;
+  absl::Status LookAfter(std::unique_ptr<Helper> helper, const std::vector<EarlyCall>& early);
 
   void OnNotification();
   void AnswerCall(const seccomp_notif& told, const Owner& owner);
@@ -140,8 +142,11 @@ class Supervisor {
   static bool IsThreadOf(pid_t process, pid_t thread);
 
   // Of a program that is not traced.
-  // A call is told: the library may have reported, or the program have executed another one.
-  void OnCallUntraced(const seccomp_notif& told);
+  // A call is told: the library may have reported, or the program have executed another one. The answer, if it has one
+  // already.
+  std::optional<ProgramMemory::Answer> OnCallUntraced(const seccomp_notif& told);
+  // One that is told before the library has reported.
+  std::optional<ProgramMemory::Answer> OnEarlyCall(const seccomp_notif& told);
   void OnExecutedUntraced();
   // The library must have come by now.
   void CheckStarted();
@@ -169,10 +174,10 @@ class Supervisor {
   std::unique_ptr<ProgramMemory> memory_;
 
   bool traces_ = true;
-  std::unique_ptr<UntracedStart> start_;               // until the library has reported
-  int64_t start_until_ns_ = 0;                         // it has until then
-  std::vector<std::pair<pid_t, seccomp_data>> early_;  // calls until then that name words of threads
-  pid_t executing_ = -1;                               // a thread that may be executing another program
+  std::unique_ptr<UntracedStart> start_;  // until the library has reported
+  int64_t start_until_ns_ = 0;            // it has until then
+  std::vector<EarlyCall> early_;          // what is to be known of threads and locks
+  std::set<pid_t> executing_;             // threads that may be executing another program
 
   Mutex mu_;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);

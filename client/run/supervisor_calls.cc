@@ -53,7 +53,7 @@ absl::StatusOr<Supervisor::Owner> Supervisor::OwnerOf(const seccomp_notif& told)
   std::optional<Owner> unknown;
   int error = 0;
   for (const Owner& owner : owners) {
-    const std::optional<bool> shares = SharesMemory(owner.memory->helper_pid(), thread);
+    const std::optional<bool> shares = SharesMemory(owner.memory->helper_pid(), thread, /*only=*/!traces_);
     if (shares.value_or(false)) return owner;
     if (shares.has_value()) continue;
     error = errno;
@@ -70,7 +70,9 @@ absl::StatusOr<Supervisor::Owner> Supervisor::OwnerOf(const seccomp_notif& told)
 void Supervisor::OnNotification() {
   seccomp_notif told = {};
   if (ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_RECV, &told) != 0) return;  // it has gone
-  if (!traces_) OnCallUntraced(told);
+  if (!traces_) {
+    if (const auto answer = OnCallUntraced(told); answer.has_value()) return Answer(told.id, *answer);
+  }
   const absl::StatusOr<Owner> owner = OwnerOf(told);
   if (!owner.ok()) {
     for (const Child& child : children_) KillChild(child.pid, child.pidfd.get(), owner.status());
@@ -139,7 +141,7 @@ absl::StatusOr<std::optional<ProgramMemory::Answer>> Supervisor::OnCall(const se
   if (executes) {
     // Of a child that shares the memory: it has its own from here on, and that is local.
     if (!traces_) {
-      if (IsThreadOf(owner.process, thread)) executing_ = thread;
+      if (IsThreadOf(owner.process, thread)) executing_.insert(thread);
       return ProgramMemory::Answer();
     }
     if (IsThreadOf(owner.process, thread) && !traced_.contains(thread) &&

@@ -187,6 +187,8 @@ TEST(TaskMapsTest, KnowsMemoryWithAHelper) {
   EXPECT_FALSE(HasHelperPages(kOthers));
   EXPECT_TRUE(HasHelperPages(absl::StrCat(kOthers, "6e72616d0000-6e72616d1000 r-xp 00000000 00:00 0 \n")));
   EXPECT_FALSE(HasHelperPages(absl::StrCat(kOthers, "6e72616cf000-6e72616d0000 r-xp 00000000 00:00 0 \n")));
+  EXPECT_FALSE(HasHelperPages(absl::StrCat(kOthers, "568000000000-720000000000 ---p 00000000 00:00 0 \n")))
+      << "what a sanitizer reserves";
 }
 
 TEST(TaskMapsTest, OpensRegularFilesAnewAndNoOthers) {
@@ -199,7 +201,9 @@ TEST(TaskMapsTest, OpensRegularFilesAnewAndNoOthers) {
   EXPECT_EQ(read(again.get(), text, 4), 4) << "a place of its own";
   EXPECT_EQ(write(again.get(), "s", 1), 1);
   const UniqueFd reader(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  EXPECT_LT(write(ReopenFile(getpid(), reader.get()).get(), "s", 1), 0) << "may only be read";
+  const UniqueFd read_only = ReopenFile(getpid(), reader.get());
+  ASSERT_TRUE(read_only.valid()) << strerror(errno);
+  EXPECT_LT(write(read_only.get(), "s", 1), 0) << "may only be read";
   const UniqueFd device(open("/dev/zero", O_RDWR | O_CLOEXEC));
   EXPECT_FALSE(ReopenFile(getpid(), device.get()).valid());
   EXPECT_EQ(errno, ENODEV);
@@ -240,6 +244,10 @@ TEST(UntracedStartTest, KnowsWhatLoadsALibrary) {
   EXPECT_TRUE(absl::IsFailedPrecondition(CheckLoads(path))) << CheckLoads(path);
   write_script("#!/no/such/program\n");
   EXPECT_TRUE(absl::IsNotFound(CheckLoads(path))) << CheckLoads(path);
+  write_script("");
+  EXPECT_TRUE(absl::IsFailedPrecondition(CheckLoads(path))) << CheckLoads(path);
+  write_script("#! \n");
+  EXPECT_TRUE(absl::IsFailedPrecondition(CheckLoads(path))) << CheckLoads(path);
   write_script("neither");
   EXPECT_TRUE(absl::IsFailedPrecondition(CheckLoads(path))) << CheckLoads(path);
   unlink(path.c_str());

@@ -1,8 +1,11 @@
 // The part of Supervisor that is for programs that may not be traced (adr/0026).
 
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
@@ -12,48 +15,69 @@
 namespace nram {
 namespace {
 
-// Of calls that name words of threads, before the program begins.
+// Of calls before the library has reported.
 constexpr size_t kEarlyMax = 4096;
 
 void Say(absl::string_view text) { (void)!write(STDERR_FILENO, text.data(), text.size()); }
 
 }  // namespace
 
-void Supervisor::OnCallUntraced(const seccomp_notif& told) {
+std::optional<ProgramMemory::Answer> Supervisor::OnCallUntraced(const seccomp_notif& told) {
   const auto thread = static_cast<pid_t>(told.pid);
   if (start_ != nullptr) {
-    absl::StatusOr<std::unique_ptr<Helper>> helper = start_->TakeHelper();
-    if (!helper.ok()) {
-      start_.reset();
-      return Fail(helper.status());
-    }
-    if (*helper == nullptr) {
-      const int number = told.data.nr;
-      if (number == SYS_clone || number == SYS_set_tid_address || number == SYS_set_robust_list) {
-        early_.emplace_back(thread, told.data);
-      }
-      return;
-    }
-    start_.reset();
-    report_.begun = true;
-    absl::Status status = LookAfter(*std::move(helper));
-    for (const auto& [caller, call] : early_) {
-      if (status.ok()) status = memory_->OnCall(caller, call).status();
-    }
-    early_.clear();
-    if (!status.ok()) Fail(status);
-    return;
+    // Programs that it has begun before its library are local.
+    if (IsThreadOf(program_, thread)) return OnEarlyCall(told);
+    return std::nullopt;
   }
   // The other threads have ended when a new program makes its calls, and its only one has the process' number.
-  if (executing_ < 0 || memory_ == nullptr || !IsThreadOf(program_, thread)) return;
-  const std::optional<bool> shares = SharesMemory(memory_->helper_pid(), thread);
-  if (!shares.has_value()) return;
-  if (!*shares) return OnExecutedUntraced();
-  if (thread == executing_) executing_ = -1;  // the call has failed
+  if (executing_.empty() || memory_ == nullptr || !IsThreadOf(program_, thread)) return std::nullopt;
+  const std::optional<bool> shares = SharesMemory(memory_->helper_pid(), thread, /*only=*/true);
+  if (!shares.has_value()) return std::nullopt;
+  if (!*shares) {
+    OnExecutedUntraced();
+  } else {
+    executing_.erase(thread);  // the call has failed
+  }
+  return std::nullopt;
+}
+
+std::optional<ProgramMemory::Answer> Supervisor::OnEarlyCall(const seccomp_notif& told) {
+  absl::StatusOr<std::unique_ptr<Helper>> helper = start_->TakeHelper();
+  if (!helper.ok()) {
+    start_.reset();
+    Fail(helper.status());
+    return std::nullopt;
+  }
+  if (*helper != nullptr) {
+    start_.reset();
+    const absl::Status status = LookAfter(*std::move(helper), std::exchange(early_, {}));
+    if (!status.ok()) Fail(status);
+    return std::nullopt;
+  }
+  seccomp_data call = told.data;
+  // Before its call of execve(2) has an end it is not this program.
+  report_.begun |= call.nr != SYS_execve && call.nr != SYS_execveat;
+  if (call.nr == SYS_mmap && (call.args[3] & MAP_LOCKED) != 0) call.nr = SYS_mlock;
+  switch (call.nr) {
+    case SYS_clone:
+    case SYS_set_tid_address:
+    case SYS_set_robust_list:
+    case SYS_mlock:
+    case SYS_mlock2:
+    case SYS_mlockall:
+      early_.emplace_back(static_cast<pid_t>(told.pid), call);
+      return std::nullopt;
+    case SYS_madvise:
+      // Pages that the kernel may take at any time could not be told from others later.
+      if (call.args[2] == MADV_FREE) return ProgramMemory::Answer{.go_on = false, .result = -EINVAL};
+      return std::nullopt;
+    default:
+      return std::nullopt;
+  }
 }
 
 void Supervisor::OnExecutedUntraced() {
-  executing_ = -1;
+  executing_.clear();
   memory_->GiveBackAtEnd();
   memory_.reset();
   if (report_.local_programs++ == 0) {
@@ -65,7 +89,8 @@ void Supervisor::OnExecutedUntraced() {
 void Supervisor::CheckStarted() {
   if (end_.has_value() || (MonotonicNs() < start_until_ns_ && early_.size() < kEarlyMax)) return;
   start_.reset();
-  constexpr char kText[] = "its start-up library, without which nram run cannot go on here, has not begun";
+  constexpr char kText[] =
+      "its start-up library (libnram-run.so), without which nram run cannot go on here, has not begun";
   Fail(absl::DeadlineExceededError(kText));
 }
 

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -34,6 +35,30 @@ absl::StatusOr<std::string> ReadMaps(pid_t task) {
   while ((got = read(file.get(), part, sizeof(part))) > 0) text.append(part, static_cast<size_t>(got));
   if (got < 0) return ErrnoStatus(errno, "reading the program's /proc/PID/maps");
   return text;
+}
+
+// The lines of these names.
+absl::StatusOr<std::string> ReadStatus(pid_t task, std::initializer_list<absl::string_view> names) {
+  char text[4096] = {};
+  const UniqueFd file(open(absl::StrCat("/proc/", task, "/status").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid() || read(file.get(), text, sizeof(text) - 1) <= 0) {
+    return ErrnoStatus(errno, "reading the program's /proc/PID/status");
+  }
+  std::string lines;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    for (const absl::string_view name : names) {
+      if (line.substr(0, name.size()) == name) absl::StrAppend(&lines, line, "\n");
+    }
+  }
+  return lines;
+}
+
+// By which the kernel decides, besides their memory, who may look into two tasks.
+bool HaveSameRights(pid_t one, pid_t other) {
+  const auto read = [](pid_t task) { return ReadStatus(task, {"Uid:", "Gid:", "CapPrm:"}); };
+  const absl::StatusOr<std::string> rights = read(one);
+  const absl::StatusOr<std::string> others = read(other);
+  return rights.ok() && others.ok() && *rights == *others;
 }
 
 }  // namespace
@@ -68,8 +93,10 @@ bool HasHelperPages(absl::string_view maps) {
   for (const absl::string_view line : absl::StrSplit(maps, '\n', absl::SkipEmpty())) {
     uint64_t begin = 0;
     uint64_t end = 0;
-    if (sscanf(std::string(line).c_str(), "%" SCNx64 "-%" SCNx64, &begin, &end) != 2) continue;
-    if (begin < HelperPlace::kBase + HelperPlace::kBytes && end > HelperPlace::kBase) return true;
+    char permissions[5] = {};
+    if (sscanf(std::string(line).c_str(), "%" SCNx64 "-%" SCNx64 " %4s", &begin, &end, permissions) != 3) continue;
+    // Its code. Whatever else is around there is somebody else's: sanitizers reserve large ranges.
+    if (begin == HelperPlace::kBase && end == begin + 4096 && absl::string_view(permissions) == "r-xp") return true;
   }
   return false;
 }
@@ -105,37 +132,26 @@ UniqueFd ReopenFile(pid_t thread, int number) {
     errno = ENODEV;
     return UniqueFd();
   }
-  // The link's rights are those of the descriptor.
-  return UniqueFd(open(path.c_str(), ((link.st_mode & S_IWUSR) != 0 ? O_RDWR : O_RDONLY) | O_CLOEXEC));
+  // The link's rights are those of the descriptor. A lease that somebody has is not waited for.
+  return UniqueFd(open(path.c_str(), ((link.st_mode & S_IWUSR) != 0 ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK));
 }
 
-std::optional<bool> SharesMemory(pid_t helper, pid_t thread) {
+std::optional<bool> SharesMemory(pid_t helper, pid_t thread, bool only) {
   const long order = syscall(SYS_kcmp, helper, thread, KCMP_VM, 0, 0);
   if (order >= 0) return order == 0;
   const int error = errno;
   if (error != EPERM && error != ENOSYS) return std::nullopt;
   const absl::StatusOr<std::string> maps = ReadMaps(thread);
-  // The helper has ended, or the thread has.
-  if (!maps.ok() || maps->empty() || kill(helper, 0) != 0) {
-    errno = error;
-    return std::nullopt;
-  }
-  return HasHelperPages(*maps);
+  // Memory that is not dumpable is hidden from this process, memory that is dumpable is not: they are two.
+  if (absl::IsPermissionDenied(maps.status()) && ReadMaps(helper).ok() && HaveSameRights(helper, thread)) return false;
+  // Else the helper has ended, or the thread has.
+  if (maps.ok() && !maps->empty() && only && kill(helper, 0) == 0) return HasHelperPages(*maps);
+  errno = error;
+  return std::nullopt;
 }
 
 absl::StatusOr<std::string> ReadRights(pid_t task) {
-  char text[4096] = {};
-  const UniqueFd file(open(absl::StrCat("/proc/", task, "/status").c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid() || read(file.get(), text, sizeof(text) - 1) <= 0) {
-    return ErrnoStatus(errno, "reading the program's /proc/PID/status");
-  }
-  std::string rights;
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    for (const absl::string_view name : {"Uid:", "CapEff:", "Seccomp:", "Seccomp_filters:"}) {
-      if (line.substr(0, name.size()) == name) absl::StrAppend(&rights, line, "\n");
-    }
-  }
-  return rights;
+  return ReadStatus(task, {"Uid:", "CapEff:", "Seccomp:", "Seccomp_filters:"});
 }
 
 absl::StatusOr<std::vector<bool>> ReadPresent(pid_t task, const AddressRun& run) {

@@ -33,9 +33,10 @@ pid_t ProcessOf(pid_t thread);
 UniqueFd CopyDescriptor(pid_t thread, int number);
 // The same without the right to trace: its file, opened anew. ENODEV: it is no regular file, and might be another one.
 UniqueFd ReopenFile(pid_t thread, int number);
-// Whether two tasks have the same memory. Nothing: the kernel does not say. `helper` is the task that a supervisor has
-// put there, which tells for a thread where kcmp(2) is forbidden: nobody inherits its pages.
-std::optional<bool> SharesMemory(pid_t helper, pid_t thread);
+// Whether a thread has the memory in which `helper` is, the task that a supervisor has put there. Nothing: the kernel
+// does not say; `errno` says why. `only`: no other memory has a helper, so that its pages tell where kcmp(2) is
+// forbidden, which no child inherits.
+std::optional<bool> SharesMemory(pid_t helper, pid_t thread, bool only);
 
 // The rights of a task, as text that is equal for tasks with the same: users, capabilities, filters of calls.
 absl::StatusOr<std::string> ReadRights(pid_t task);

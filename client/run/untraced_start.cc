@@ -7,9 +7,11 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -30,12 +32,13 @@ namespace {
 constexpr int kScriptsMax = 4;  // as the kernel's: an interpreter may be a script
 
 absl::Status Refused(const char* call) {
+  if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EAGAIN) return ErrnoStatus(errno, call);
   return absl::PermissionDeniedError(absl::StrCat(call, ": ", strerror(errno)));
 }
 
 // Of a child: what tracing needs.
 absl::Status TryTracing(pid_t child, int descriptor) {
-  static const char mark = 0;
+  static char mark = 0;
   const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
   if (!pidfd.valid()) return Refused("pidfd_open(2)");
   const UniqueFd copy(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd.get(), descriptor, 0)));
@@ -44,8 +47,9 @@ absl::Status TryTracing(pid_t child, int descriptor) {
   if (ptrace(PTRACE_SEIZE, child, nullptr, nullptr) != 0) return Refused("ptrace(2)");
   char read = 0;
   const iovec local = {&read, 1};
-  const iovec remote = {const_cast<char*>(&mark), 1};
+  const iovec remote = {&mark, 1};
   if (process_vm_readv(child, &local, 1, &remote, 1, 0) != 1) return Refused("process_vm_readv(2)");
+  if (process_vm_writev(child, &local, 1, &remote, 1, 0) != 1) return Refused("process_vm_writev(2)");
   return absl::OkStatus();
 }
 
@@ -60,7 +64,9 @@ std::optional<std::string> InterpreterOf(absl::string_view head) {
   if (!absl::ConsumePrefix(&head, "#!")) return std::nullopt;
   head = head.substr(0, head.find('\n'));
   head.remove_prefix(std::min(head.size(), head.find_first_not_of(" \t")));
-  return std::string(head.substr(0, head.find_first_of(" \t\r")));
+  head = head.substr(0, head.find_first_of(" \t\r"));
+  if (head.empty()) return std::nullopt;
+  return std::string(head);
 }
 
 // The program that loads a program's libraries; empty: there is none.
@@ -107,7 +113,12 @@ absl::Status CheckLoads(const std::string& path) {
     const UniqueFd file(open(at.c_str(), O_RDONLY | O_CLOEXEC));
     char head[256] = {};
     ssize_t got = 0;
-    if (!file.valid() || (got = pread(file.get(), head, sizeof(head), 0)) <= 0) return ErrnoStatus(errno, at);
+    if (!file.valid() || (got = pread(file.get(), head, sizeof(head), 0)) < 0) return ErrnoStatus(errno, at);
+    struct stat info;
+    if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, at);
+    if ((info.st_mode & (S_ISUID | S_ISGID)) != 0 || fgetxattr(file.get(), "security.capability", nullptr, 0) > 0) {
+      return DoesNotLoad(at, "a program with rights of its own");
+    }
     if (const auto interpreter = InterpreterOf({head, static_cast<size_t>(got)}); interpreter.has_value()) {
       at = *interpreter;
       continue;
@@ -153,9 +164,11 @@ absl::StatusOr<std::unique_ptr<UntracedStart>> UntracedStart::Make(const std::st
     return ErrnoStatus(errno, "a socket to the program");
   }
   const std::string preload = absl::StrCat(kPreloadVariable, "=");
+  const std::string socket = absl::StrCat(kStartVariable, "=");
   std::string loaded = absl::StrCat(preload, library);
   for (char** variable = environ; *variable != nullptr; ++variable) {
     absl::string_view others = *variable;
+    if (absl::StartsWith(others, socket)) continue;  // of another command
     if (!absl::ConsumePrefix(&others, preload)) {
       start->environment_.emplace_back(*variable);
     } else if (!others.empty()) {
@@ -163,13 +176,13 @@ absl::StatusOr<std::unique_ptr<UntracedStart>> UntracedStart::Make(const std::st
     }
   }
   start->environment_.push_back(std::move(loaded));
-  start->environment_.push_back(absl::StrCat(kStartVariable, "=", ends[1]));
+  start->environment_.push_back(absl::StrCat(socket, ends[1]));
   return start;
 }
 
 void UntracedStart::Inherit() const {
   fcntl(its_.get(), F_SETFD, 0);
-  // As long as there is no helper.
+  // As long as there is no helper, and for a program that this one executes.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 

@@ -6,6 +6,7 @@ nram=$(readlink -f "$1")
 workout=$(readlink -f "$2")
 static=$(readlink -f "$3")
 untraced=$(readlink -f "$4")
+early=$(readlink -f "$5")
 directory=$(mktemp -d -p /tmp --suffix=-nram-untraced)
 export NRAM_STATE_DIR=$directory/state
 unset NRAM_POOL LD_PRELOAD
@@ -71,6 +72,20 @@ expect_stats '.fetched_pages > 1000 and .written_pages > 1000' "fill"
 stats perl -e 'my @a = map {[$_, "x$_"]} 1 .. 110000; my $sum = 0; $sum += $_->[0] for @a; print "sum $sum\n"'
 grep -qx "sum 6050055000" "$directory/out" || fail "perl: $(cat "$directory/out")"
 expect_stats '.outgrew_budget' perl
+
+# Other libraries' constructors come first: what they run does not take the program's place.
+LD_PRELOAD=$early stats "$workout" fill 32
+grep -qx ok "$directory/out" || fail "after a constructor: $(cat "$directory/out")"
+expect_stats '.outgrew_budget and .peak_bytes <= 25165824' "after a constructor"
+[ "$(LD_PRELOAD=$early environment)" = "LD_PRELOAD=$early" ] ||
+  fail "variables after a constructor: $(LD_PRELOAD=$early environment)"
+[ -z "$(NRAM_RUN_START=1 environment)" ] || fail "another command's: $(NRAM_RUN_START=1 environment)"
+# Where kcmp is allowed.
+code=0
+timeout -k 10 100 "$untraced" --kcmp "$nram" run --budget=24M --json -- "$workout" "exec" 32 > "$directory/out" \
+  2> "$directory/stats" || code=$?
+[ "$code" -eq 0 ] && grep -qx ok "$directory/out" || fail "with kcmp: $code $(cat "$directory/stats")"
+expect_stats '.outgrew_budget and .local_programs == 1' "with kcmp"
 
 # What is executed is local, and that is said.
 stats "$workout" "exec" 32

@@ -1,5 +1,5 @@
-// untraced PROGRAM ARGUMENT...: executes it where nobody may trace, as in a container whose rules forbid it. The calls
-// that reach into other programs fail with EPERM.
+// untraced [--kcmp] PROGRAM ARGUMENT...: executes it where nobody may trace, as in a container whose rules forbid it.
+// The calls that reach into other programs fail with EPERM; but for kcmp(2), if that is said, as with Yama.
 
 #include <errno.h>
 #include <linux/audit.h>
@@ -7,6 +7,7 @@
 #include <linux/seccomp.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,14 +16,16 @@
   BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (number), 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM)
 
 int main(int argc, char** argv) {
-  if (argc < 2) return 2;
+  const int kcmp = argc > 1 && strcmp(argv[1], "--kcmp") == 0;
+  argv += kcmp;
+  if (argc - kcmp < 2) return 2;
   struct sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
       REFUSE(SYS_ptrace),
       REFUSE(SYS_process_vm_readv),
       REFUSE(SYS_process_vm_writev),
       REFUSE(438),  // pidfd_getfd
-      REFUSE(SYS_kcmp),
+      REFUSE(kcmp ? SYS_ptrace : SYS_kcmp),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const struct sock_fprog program = {sizeof(filter) / sizeof(filter[0]), filter};

@@ -249,6 +249,7 @@ int RunProgram(RunFlags& flags, const Invocation& given) {
   std::string library;
   const absl::Status may_trace = MayTrace();
   if (!may_trace.ok()) {
+    if (!absl::IsPermissionDenied(may_trace)) return Fail(may_trace, kFailed);
     if (const absl::Status status = CheckLoads(*path); !status.ok()) return Fail(status, kCannotExecute);
     const absl::StatusOr<std::string> found = FindProgram("libnram-run.so", "client/run", "NRAM_RUN_LIBRARY");
     if (!found.ok()) return Fail(Annotate(found.status(), UntracedText(may_trace)), kFailed);
