@@ -17,6 +17,7 @@ namespace {
 
 // A sleeping thread looks again so often, whatever wakes it.
 constexpr int64_t kLookMs = 1'000;
+constexpr int kJoinsMax = 8;  // of reads that others have begun, and that have failed
 // After which who needs the room hears of it.
 constexpr uint64_t kWriteFailuresMax = 2;
 
@@ -68,16 +69,15 @@ absl::Status Manager::HoldSlowly(absl::Span<const Want> wants, Room room, Thread
       if (outcome == Outcome::kFailed) return request.status;
       event_.WaitUntil(seen, std::min(DeadlineAfterMs(kLookMs), std::max(request.deadline_ns, DeadlineAfterMs(10))));
     }
-    const bool reads = !request.loads.empty();
     const absl::Status status = AwaitHere(&request, std::move(actions));
     if (status.ok()) {
       for (const Want& want : wants) NoteTouch(want.block, me);
       return status;
     }
     Undo(request);
-    // A read that failed for another thread, or for nobody in particular, is tried once more by the thread that needs
-    // it.
-    if (reads || attempt > 0) return status;
+    // A read that failed for another thread, or for nobody in particular, may have failed for a neighbour. The thread
+    // that needs the block reads it itself then, unless others are always first.
+    if (request.own_failed || attempt == kJoinsMax) return status;
   }
 }
 
@@ -85,6 +85,7 @@ Manager::Outcome Manager::TryHold(Request* request, Actions* actions) {
   ThreadRecord* const me = request->me;
   me->awaits_room = false;
   request->loads.clear();
+  request->own_failed = false;
   // Blocks that are here stay, while room is made for the others.
   for (const Want& want : request->wants) want.block->word.fetch_add(1);
   uint64_t need = 0;
@@ -109,6 +110,8 @@ Manager::Outcome Manager::TryHold(Request* request, Actions* actions) {
     outcome = Outcome::kFailed;
   }
   if (outcome != Outcome::kWait) LeaveQueue(request);
+  const bool waits = outcome == Outcome::kWait;
+  if (std::exchange(request->counted_room, waits) != waits) wanting_ += waits ? 1 : -1;
   if (outcome != Outcome::kHeld) {
     for (const Want& want : request->wants) want.block->word.fetch_sub(1);
     return outcome;
@@ -204,12 +207,12 @@ bool Manager::TakeBuffers(const Request& request) {
 void Manager::CountGuard(const Want& want, Request* request) {
   Block* const block = want.block;
   request->me->NoteHeld();
-  if (want.writes) block->word.fetch_or(Block::kDirty);
   switch (block->state) {
     case BlockState::kRemote:
       clock_.fetch_add(block->bytes);
       if (!block->stored) {
         CHECK(want.writes);  // it is new
+        block->word.fetch_or(Block::kDirty);
         MakeUsable(block);
         break;
       }
@@ -250,6 +253,7 @@ absl::Status Manager::AwaitHere(Request* request, Actions actions) {
     --operations_;
     event_.Notify();
   }
+  request->own_failed = !first_error.ok();
   NRAM_RETURN_IF_ERROR(first_error);
   const auto is_usable = [](const Want& want) { return (want.block->word.load() & Block::kUsable) != 0; };
   while (!std::all_of(request->wants.begin(), request->wants.end(), is_usable)) {
@@ -268,6 +272,10 @@ absl::Status Manager::AwaitHere(Request* request, Actions actions) {
       continue;
     }
     event_.WaitUntil(seen, DeadlineAfterMs(kLookMs));
+  }
+  // Only now: what a failed read leaves is not dirty, and may be read by another thread before this one looks.
+  for (const Want& want : request->wants) {
+    if (want.writes) want.block->word.fetch_or(Block::kDirty);
   }
   return absl::OkStatus();
 }

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +19,7 @@ namespace {
 
 // Of the region, for which room is reserved at a time.
 constexpr uint64_t kGrowBytes = 16 * kMiB;
+constexpr int kEndTries = 2'000;  // one each millisecond
 
 }  // namespace
 
@@ -234,13 +237,17 @@ void Manager::Delete(const Object& object) {
 
 void Manager::EndWithLastObject() {
   if (is_parents()) return;
-  bool ends;
-  {
-    MutexLock lock(&mu_);
-    ends_with_last_ = true;
-    ends = objects_ == 0;
+  // The program may end in a handler of a signal: then somebody may have the lock for ever.
+  for (int tries = 0; tries < kEndTries; ++tries) {
+    if (mu_.TryLock()) {
+      ends_with_last_ = true;
+      const bool ends = objects_ == 0;
+      mu_.Unlock();
+      if (ends) store_->End();
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  if (ends) store_->End();
 }
 
 void Manager::FreeBlock(Block* block) {

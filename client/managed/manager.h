@@ -140,6 +140,8 @@ class Manager {
     bool missed = false;
     bool counted_wait = false;
     std::vector<Block*> loads;  // which it is to read
+    bool own_failed = false;    // one of these reads
+    bool counted_room = false;  // in wanting_
     absl::Status status;
   };
   enum class Outcome { kHeld, kWait, kFailed };
@@ -252,6 +254,7 @@ class Manager {
   BlockList here_ ABSL_GUARDED_BY(mu_);              // may leave, if nobody has a guard
   BlockList ahead_ ABSL_GUARDED_BY(mu_);             // untouched so far
   std::deque<Request*> queue_ ABSL_GUARDED_BY(mu_);  // who wait for room and hold none
+  int wanting_ ABSL_GUARDED_BY(mu_) = 0;             // requests that wait for room, also of those who hold some
   absl::flat_hash_map<Block*, absl::Status> read_errors_ ABSL_GUARDED_BY(mu_);
   absl::Status write_error_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<Pending>> pendings_ ABSL_GUARDED_BY(mu_);  // to be used again

@@ -7,9 +7,11 @@
 
 #include <atomic>
 #include <functional>
+#include <random>
 #include <thread>
 #include <vector>
 
+#include "base/test_seed.h"
 #include "client/managed/fake_store.h"
 #include "gtest/gtest.h"
 
@@ -146,6 +148,57 @@ TEST_F(ManagerTest, OfARunOnlyWhatIsLostFails) {
     }
   }
   EXPECT_LE(here(), kMiB);
+  // Of a run, and of the one that was needed.
+  EXPECT_LE(manager_->counters().failed_reads, 3u);
+}
+
+// Threads that write their own blocks and read those of others, while now this, now that page cannot be read: whoever
+// has a guard sees what was written last, and nobody waits for ever.
+TEST_F(ManagerTest, NothingIsLostBesideWhatCannotBeRead) {
+  constexpr int kThreads = 4;
+  constexpr int kBlocks = 128;
+  constexpr uint64_t kBytes = 16 * kKiB;
+  Open(kMiB, FakeStore::Ends::kOnThread);
+  const auto objects = MakeMany(kBlocks, kBytes);
+  std::vector<std::atomic<int>> last(kBlocks);
+  for (int i = 0; i < kBlocks; ++i) last[i] = i;
+  std::atomic<int> running{kThreads};
+  std::vector<std::thread> threads;
+  for (int own = 0; own < kThreads; ++own) {
+    threads.emplace_back([&, own] {
+      std::mt19937_64 random(TestSeed() + own);
+      for (int step = 0; step < 6'000; ++step) {
+        const int i = step % kBlocks;  // in order, so that much is fetched ahead
+        const bool writes = i % kThreads == own && random() % 2 == 0;
+        const bool starts = random() % 16 == 0;
+        if (starts) manager_->Start(objects[random() % kBlocks].block);
+        // Of others' blocks no more than what was written before the guard.
+        const int before = last[i];
+        const absl::Status status = manager_->Hold(objects[i].block, writes);
+        if (!status.ok()) {
+          EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+          continue;
+        }
+        auto* const value = reinterpret_cast<std::atomic<int>*>(Manager::AddressOf(objects[i]));
+        EXPECT_GE(*value, before) << i;
+        if (i % kThreads == own) {
+          EXPECT_EQ(*value, last[i]) << i;
+        }
+        if (writes) last[i] = value->fetch_add(kBlocks) + kBlocks;
+        Release(objects[i]);
+      }
+      --running;
+    });
+  }
+  std::mt19937_64 random(TestSeed());
+  while (running > 0) {
+    store_->lost_page = objects[random() % kBlocks].block->offset;
+    std::this_thread::yield();
+  }
+  for (std::thread& thread : threads) thread.join();
+  store_->lost_page = UINT64_MAX;
+  for (int i = 0; i < kBlocks; ++i) EXPECT_EQ(Read(objects[i]), last[i]);
+  EXPECT_GT(manager_->counters().failed_reads, 0u);
 }
 
 TEST_F(ManagerTest, SmallObjectsShareABlock) {
@@ -360,7 +413,8 @@ TEST_F(ManagerTest, WritesUnderWayAreBounded) {
 // Static objects may go after whoever says that the program ends.
 TEST_F(ManagerTest, TheStoreEndsWithTheLastObject) {
   Open();
-  EXPECT_EQ(Read(Make(kBlock, 7)), 7);
+  const Manager::Object first = Make(kBlock, 7);
+  EXPECT_EQ(Read(first), 7);
   const Manager::Object large = Make(kBlock, 1), small = Make(100, 2), other = Make(100, 3);
   EXPECT_TRUE(absl::IsOutOfRange(manager_->Create(2 * kMiB, 16, false).status()));  // it does not count
   manager_->Delete(small);
@@ -370,6 +424,8 @@ TEST_F(ManagerTest, TheStoreEndsWithTheLastObject) {
   manager_->Delete(large);
   manager_->Delete(other);
   EXPECT_EQ(store_->ends, 0) << "there is the first one";
+  manager_->Delete(first);
+  EXPECT_EQ(store_->ends, 1);
 }
 
 TEST_F(ManagerTest, TheStoreEndsAtOnceWhereThereIsNoObject) {

@@ -111,10 +111,13 @@ Manager::Object Of(const nram_managed_object& object) {
   return {static_cast<nram::Block*>(object.block), object.offset};
 }
 
-bool Usable(const nram_managed_t* m) {
-  if (m == nullptr) ApiFail(EINVAL, "the nram_managed handle is null");
-  return m != nullptr;
+// Not inlined, as HoldOrFail.
+ABSL_ATTRIBUTE_NOINLINE bool FailNull() {
+  ApiFail(EINVAL, "the nram_managed handle is null");
+  return false;
 }
+
+bool Usable(const nram_managed_t* m) { return m != nullptr || FailNull(); }
 
 // For what would take the manager's lock, which a thread of the parent may have held at fork().
 bool Mine(const nram_managed_t* m) {
@@ -137,6 +140,17 @@ ABSL_ATTRIBUTE_NOINLINE bool HoldOrFail(nram_managed_t* m, nram::Block* block, i
   return status.ok();
 }
 
+nram::Mutex default_mu;
+nram_managed_t* default_opened ABSL_GUARDED_BY(default_mu) = nullptr;  // never closed
+
+// At the end of the program. It may end in a handler of a signal that has come while somebody has a lock.
+void EndDefault() {
+  if (!default_mu.TryLock()) return;
+  nram_managed_t* const opened = default_opened;
+  default_mu.Unlock();
+  opened->manager->EndWithLastObject();
+}
+
 }  // namespace
 
 nram_managed_t* nram_managed_open(const char* pool, const nram_managed_options* options) {
@@ -146,19 +160,24 @@ nram_managed_t* nram_managed_open(const char* pool, const nram_managed_options* 
 int nram_managed_close(nram_managed_t* m) {
   // In a child it stays, threads, connections and all: the objects are the parent's.
   if (!Mine(m)) return -1;
+  {
+    nram::MutexLock lock(&default_mu);
+    if (m == default_opened) {
+      ApiFail(EINVAL, "the default nram_managed handle is never closed");
+      return -1;
+    }
+  }
   delete m;
   return 0;
 }
 
 nram_managed_t* nram_managed_default() {
-  static nram::Mutex mu;
-  static nram_managed_t* opened = nullptr;
-  nram::MutexLock lock(&mu);
-  if (opened != nullptr) return opened;
-  opened = nram_managed_open(nullptr, nullptr);
+  nram::MutexLock lock(&default_mu);
+  if (default_opened != nullptr) return default_opened;
+  default_opened = nram_managed_open(nullptr, nullptr);
   // Static objects that were made before this run their destructors after it, and may be managed.
-  if (opened != nullptr) (void)std::atexit([] { opened->manager->EndWithLastObject(); });
-  return opened;
+  if (default_opened != nullptr) (void)std::atexit(&EndDefault);
+  return default_opened;
 }
 
 int nram_managed_new(nram_managed_t* m, size_t bytes, int flags, nram_managed_object* object) {

@@ -102,17 +102,18 @@ void Manager::EndRead(Block* block, const absl::Status& status) {
   if (!status.ok()) {
     if (was_ahead) ahead_used_ -= block->bytes;
     read_errors_[block] = status;
-    block->word.fetch_and(~Block::kDirty);
     Drop(block);
     return;
   }
   counters_.fetched_bytes += block->bytes;
-  if (was_ahead) {
+  if (was_ahead && (block->word.load() & Block::kGuards) == 0) {
     block->state = BlockState::kAhead;
     ahead_.PushNewest(block);
-  } else {
-    MakeUsable(block);
+    return;
   }
+  // Somebody may wait for it since an earlier read that failed.
+  if (was_ahead) NoteAheadHit(block);
+  MakeUsable(block);
 }
 
 void Manager::EndWrite(Block* block, const absl::Status& status) {

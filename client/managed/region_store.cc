@@ -4,6 +4,7 @@
 
 #include "base/signals.h"
 #include "base/status.h"
+#include "client/managed/runs.h"
 
 namespace nram {
 namespace {
@@ -12,8 +13,8 @@ namespace {
 constexpr size_t kParts = 4;
 // Who ends a program does not wait longer for a server; its part is collected with the lease then.
 constexpr int64_t kEndTimeoutMs = 2'000;
-// A block up to this size goes before what is fetched ahead.
-constexpr size_t kUrgentBytes = 64 * kKiB;
+// A run up to this size goes before what is fetched ahead.
+constexpr size_t kUrgentBytes = kRunBytes;
 
 IoOptions ClassOf(size_t bytes, bool awaited) {
   return {.io_class = awaited && bytes <= kUrgentBytes ? IoClass::kUrgent : IoClass::kBulk};

@@ -127,7 +127,7 @@ void Manager::MakeSpareRoom(const ThreadRecord* me, Actions* actions) {
   const uint64_t spare = std::min(kSpareBytes, Limit() / 16);
   // Twice as much at a time, so that neighbours go together.
   if (used_ - leaving_ + spare <= Limit()) return;
-  while (used_ - leaving_ + 2 * spare > Limit()) {
+  while (used_ - leaving_ + 2 * spare > Limit() && leaving_ < kLeavingBytesMax) {
     Block* const victim = ChooseVictim(me);
     if (victim == nullptr || (victim->word.load() & Block::kDirty) == 0) return;
     (void)Evict(victim, actions);
@@ -186,6 +186,8 @@ Block* Manager::OldestAhead() {
 void Manager::Decay() {
   uint64_t bytes = BytesToDecay(
       AheadLimit(), budget_, counters_.managed_bytes - std::min(counters_.managed_bytes, used_), touched_, ahead_used_);
+  // Of what nobody comes to any more there may be more than the share, which would keep all else from being fetched.
+  if (touched_ == 0) bytes = std::max(bytes, ahead_used_ - std::min(ahead_used_, AheadLimit()));
   touched_ = 0;
   for (Block* block; bytes > 0 && (block = OldestAhead()) != nullptr;) {
     bytes -= std::min(bytes, block->bytes);
@@ -206,8 +208,9 @@ void Manager::FetchAhead(ThreadRecord* me, bool missed, Actions* actions) {
     if (at->trust.load(std::memory_order_relaxed) == 0) break;
     Block* const next = FindLocked(at->next.load(std::memory_order_relaxed));
     if (next == nullptr || next == me->last.load(std::memory_order_relaxed)) break;
-    if (next->state == BlockState::kRemote) {
-      if (!next->stored || !queue_.empty()) break;
+    // What failed in a run is read alone, by who needs it.
+    if (next->state == BlockState::kRemote && !read_errors_.contains(next)) {
+      if (!next->stored || wanting_ > 0) break;
       if (ahead_used_ + next->bytes > limit && (ahead_used_ > 0 || next->bytes > Limit() / 4)) break;
       if (batch.empty()) {
         // What has to be written leaves in steps too. Two steps more than are used now, so that pieces of buffers stay
@@ -258,7 +261,7 @@ void Manager::Start(Block* block) {
   Actions actions;
   {
     MutexLock lock(&mu_);
-    if (block->state != BlockState::kRemote || !block->stored || !queue_.empty()) return;
+    if (block->state != BlockState::kRemote || !block->stored || wanting_ > 0) return;
     if (MakeRoom(block->bytes, records_.Mine(), /*for_ahead=*/true, &actions)) {
       MarkAhead(block);
       BeginAhead({block}, &actions);

@@ -1,5 +1,8 @@
 // Ends with managed objects that are destroyed after main(): the pool is to have nothing of the program then.
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -24,6 +27,11 @@ Late late;
 
 int main(int argc, char**) {
   nram::managed_memory::get_default().set_budget(1 << 20);
+  // A child leaves the pool to the parent, which has no object now. It ends by exit(), as this one will.
+  const pid_t child = fork();
+  if (child == 0) return 0;
+  int status = -1;
+  if (waitpid(child, &status, 0) != child || status != 0) return 4;
   // With an argument nothing is left when the handler runs.
   if (argc == 1) late.texts.emplace_back(std::size_t{1}, "late");
   std::vector<nram::managed<double>> rows;  // four times the budget
