@@ -35,6 +35,8 @@ class AddressSpace {
   // The pages are missing from now on, but for those that somebody has pinned: `taken` as in Take. They must be
   // protected, and known: what is in them goes.
   virtual absl::Status Drop(absl::Span<const AddressRun> runs, std::vector<bool>* taken) = 0;
+  // Whether this has memory of its own at an address, which the program does not know of.
+  virtual bool HasOwn(uint64_t /*address*/) const { return false; }
 };
 
 }  // namespace nram

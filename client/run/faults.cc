@@ -242,6 +242,13 @@ void RunEngine::OnUnknown(uint64_t address) {
   for (const AddressRun& run : changing_) {
     if (address >= run.begin && address < run.begin + run.pages * kPageBytes) return;  // EndChange wakes it
   }
+  if (space_->HasOwn(address)) {
+    Fail(absl::FailedPreconditionError(
+        absl::StrCat("it has touched 0x", absl::Hex(address),
+                     ", where nram run keeps pages that are leaving. Programs "
+                     "that go through all of /proc/self/maps do so, as memory tests of crash handlers")));
+    return;
+  }
   if (++unknown_faults_ > kUnknownMax) {
     Fail(absl::InternalError(absl::StrCat("a fault at 0x", absl::Hex(address), ", which nothing is known of")));
     return;

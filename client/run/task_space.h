@@ -31,6 +31,9 @@ class TaskSpace : public AddressSpace {
   bool ReadFault(RunFault* fault);
 
   // Addresses that are this object's own in the program.
+  bool HasOwn(uint64_t address) const override {
+    return address >= scratch_ && address - scratch_ < kScratchPages * kPageBytes;
+  }
   AddressRun scratch() const { return {scratch_, kScratchPages}; }
   // From now on missing pages and first writes there are faults. INVALID_ARGUMENT: such memory cannot be looked after.
   // If the program may not be traced, no child inherits it: a fork(2) may be under way that nobody could stop.

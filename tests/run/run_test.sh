@@ -59,6 +59,7 @@ verify "$workout" exits 1000
 for exercise in calls brk vfork fork "exec"; do verify "$static" "$exercise" 24; done
 verify "$static" exits 300
 verify "$static" bss
+expect 125 "keeps pages that are leaving" "$nram" run --budget=24M -- "$workout" touchall 32
 verify "$workout" refused 32  # it begins with what fits; the static one has its bss
 stats "$workout" fill 48
 expect_stats '.fetched_pages > 1000 and .written_pages > 1000' "fill"

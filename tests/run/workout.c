@@ -16,6 +16,7 @@
 //   forkexec MIB   fork(2) and execution of true(1), many times, while the parent writes
 //   forkgrow MIB   a thread forks, again and again, while another one allocates and writes so much
 //   orphans MIB    a child that outlives its parent, and says so on the standard output
+//   touchall MIB   fills so much, and reads each page that it may write to, by /proc/self/maps
 //   foreign MIB    fork(2) by a call of a 32-bit program: says what came of it
 //   advised MIB    fork(2) with memory that is not to be inherited: says what came of it
 //   vfork MIB      posix_spawn of true(1) with so much in memory
@@ -369,6 +370,20 @@ static void DoSharer(size_t bytes, const char* which) {
 #endif
 static char static_data[STATIC_MIB * MIB];
 
+static void DoTouchAll(size_t bytes) {
+  DoFill(Allocate(bytes), bytes);
+  FILE* const maps = fopen("/proc/self/maps", "r");
+  Check(maps != NULL, "/proc/self/maps");
+  char line[512];
+  unsigned long begin, end, sum = 0;
+  char rights[5];
+  while (fgets(line, sizeof(line), maps) != NULL) {
+    if (sscanf(line, "%lx-%lx %4s", &begin, &end, rights) != 3 || strcmp(rights, "rw-p") != 0) continue;
+    for (; begin < end; begin += PAGE) sum += *(volatile const char*)begin;
+  }
+  Check(sum != 1, "a sum");
+}
+
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
   const char* const what = argv[1];
@@ -402,6 +417,8 @@ int main(int argc, char** argv) {
     DoForkExec(bytes);
   else if (strcmp(what, "forkgrow") == 0)
     DoForkGrow(bytes);
+  else if (strcmp(what, "touchall") == 0)
+    DoTouchAll(bytes);
   else if (strcmp(what, "orphans") == 0)
     DoOrphans(bytes);
   else if (strcmp(what, "foreign") == 0)
