@@ -61,8 +61,8 @@ static inline void nram_managed_options_init(struct nram_managed_options* option
 nram_managed_t* nram_managed_open(const char* pool, const struct nram_managed_options* options);
 /* All guards must be released. Objects are gone; destructors of C++ objects do not run. */
 int nram_managed_close(nram_managed_t* m);
-/* That of the program, opened at the first call from the environment, and never closed (EINVAL). What it has in the pool goes
-   when the program ends by exit() or from main(), with the last of its objects; else with its lease. */
+/* That of the program, opened at the first call from the environment, and never closed (EINVAL). What it has in the
+   pool goes when the program ends by exit() or from main(), with the last of its objects; else with its lease. */
 nram_managed_t* nram_managed_default(void);
 
 /* An object; plain data, to be kept by the caller and not to be changed. */
