@@ -5,4 +5,18 @@ set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 [ ! -r "$job_directory/pool" ] || echo "export NRAM_POOL=$job_directory/pool"
 [ ! -r "$job_directory/tls/client.key" ] || echo "export NRAM_TLS_DIR=$job_directory/tls"
+# A batch script begins when the Prolog of its own node has ended. Those of the job's other nodes may start their servers
+# a moment later.
+if [ -z "${SLURM_STEP_ID:-}" ] && [ "${SLURM_NNODES:-1}" -gt 1 ] && [ -r "$job_directory/pool" ]; then
+  flags=(--pool="$job_directory/pool")
+  [ ! -r "$job_directory/tls/client.key" ] || flags+=(--tls-dir="$job_directory/tls")
+  until=$((SECONDS + 15))
+  until timeout 5 nram status "${flags[@]}" > /dev/null 2>&1; do
+    if [ "$SECONDS" -ge "$until" ]; then
+      echo "print nram: not all nodes of this job lend it memory: nram status tells which"
+      break
+    fi
+    read -rt 0.2 <> <(:) || true
+  done
+fi
 [ ! -r "$job_directory/taken" ] || echo "print nram: $(cat "$job_directory/taken")"

@@ -232,6 +232,17 @@ def two_at_once(cluster):
     cluster.clean()
 
 
+def late(cluster):
+    """The server of one node starts later than the batch script on the other one might."""
+    cluster.settings('[[ $0 != */prolog.sh || $SLURMD_NODENAME != node2 ]] || sleep 3\n')
+    both = cluster.submit("nram df --json | jq .total.donated_bytes\n")
+    said = cluster.ends(both)
+    if said.strip() != str(2 * 128 << 20):
+        raise Failure(f"a job whose second server starts late says: {said}")
+    cluster.clean()
+    cluster.settings("")
+
+
 def array(cluster):
     """An array's tasks are jobs of their own, with pools of their own, several at once on a node."""
     cluster.submit("""
@@ -329,7 +340,7 @@ def main():
             os.mkdir(f"{directory}/{user}")
             os.chown(f"{directory}/{user}", uid, uid)
         cluster = Cluster(directory, scripts)
-        for test in sys.argv[5:] or ("two_nodes", "cancelled", "two_at_once", "array", "asked", "node_lost"):
+        for test in sys.argv[5:] or ("two_nodes", "late", "cancelled", "two_at_once", "array", "asked", "node_lost"):
             globals()[test](cluster)
             print(f"{test}: passed")
     except (Failure, subprocess.SubprocessError) as failure:
