@@ -402,6 +402,11 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
   if (!ours && !(fixed && overlaps(to))) return kGoOn;
   // Two mappings of the same pages, of which one would be empty, have no home each.
   if ((call.args[3] & MREMAP_DONTUNMAP) != 0) return Made(-EINVAL);
+  // From Linux 6.17 on a move may be of several mappings, and fail half way. It is EFAULT, as it was before.
+  if (fixed && old_length == new_length && from.has_value()) {
+    NRAM_ASSIGN_OR_RETURN(const size_t mappings, CountMappings(helper_->pid(), *from));
+    if (mappings > 1) return Made(-EFAULT);
+  }
   std::vector<HomeRange> replaced;
   if (fixed && overlaps(to)) replaced = engine_->Detach(to->begin, to->begin + to->pages * kPageBytes);
   std::vector<HomeRange> ranges;

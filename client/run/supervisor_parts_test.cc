@@ -154,6 +154,18 @@ TEST(TaskMapsTest, WhatIsToldTwiceIsFoundOnce) {
   EXPECT_EQ(runs[1].begin + runs[1].pages * 4096, 0x7f0000300000u);
 }
 
+TEST(TaskMapsTest, CountsTheMappingsOfARun) {
+  void* const at = mmap(nullptr, 4 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(at, MAP_FAILED);
+  const auto begin = reinterpret_cast<uint64_t>(at);
+  ASSERT_EQ(mprotect(at, 2 * 4096, PROT_READ), 0);
+  EXPECT_EQ(CountMappings(getpid(), {begin, 4}).value_or(0), 2u);
+  EXPECT_EQ(CountMappings(getpid(), {begin, 2}).value_or(0), 1u);
+  EXPECT_EQ(CountMappings(getpid(), {begin + 4096, 2}).value_or(0), 2u);
+  munmap(at, 4 * 4096);
+  EXPECT_EQ(CountMappings(getpid(), {begin, 4}).value_or(9), 0u);
+}
+
 TEST(AwaitStopTest, TakesStopsAndLeavesEnds) {
   const pid_t child = fork();
   if (child == 0) {

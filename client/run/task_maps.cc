@@ -106,6 +106,18 @@ absl::StatusOr<std::vector<AddressRun>> ReadRemotable(pid_t task) {
   return FindRemotable(text);
 }
 
+absl::StatusOr<size_t> CountMappings(pid_t task, const AddressRun& run) {
+  NRAM_ASSIGN_OR_RETURN(const std::string text, ReadMaps(task));
+  size_t count = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    if (sscanf(std::string(line).c_str(), "%" SCNx64 "-%" SCNx64, &begin, &end) != 2) continue;
+    if (begin < run.begin + run.pages * kPageBytes && end > run.begin) ++count;
+  }
+  return count;
+}
+
 pid_t ProcessOf(pid_t thread) {
   char text[1024] = {};
   const UniqueFd file(open(absl::StrCat("/proc/", thread, "/status").c_str(), O_RDONLY | O_CLOEXEC));

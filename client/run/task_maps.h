@@ -26,6 +26,9 @@ bool HasHelperPages(absl::string_view maps);
 // What may be remote of a running task. Blocks for the length of a read from /proc.
 absl::StatusOr<std::vector<AddressRun>> ReadRemotable(pid_t task);
 
+// How many mappings have a part of the run. Blocks for the length of a read from /proc.
+absl::StatusOr<size_t> CountMappings(pid_t task, const AddressRun& run);
+
 // The process that a thread belongs to; the thread itself if it has ended.
 pid_t ProcessOf(pid_t thread);
 

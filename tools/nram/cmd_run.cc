@@ -297,8 +297,8 @@ Needs Linux 6.8 and the right to userfaultfd. Setuid programs and 32-bit ones ar
 programs may not be traced (Yama, containers, a debugger), a library is loaded first: then static
 programs and later forks are refused, and what the program executes is local (adr/0026).
 
-It is young: some programs are ended, and some rare sequences of calls may lose data (adr/0021,
-"Open"). Check what a program has computed.
+It is young: what it cannot look after it ends, with the reason (docs/run.md, adr/0021, "Open").
+Check what a program has computed.
 
 Exit codes: the program's own, or its signal; 125 if nram run itself fails, 126 if the program
 cannot be executed, 127 if there is none, 2 for a bad command line.
