@@ -27,7 +27,7 @@ inline void SortByOffset(std::vector<Block*>* blocks) {
 inline bool AreNeighbours(const Block& a, const Block& b) { return a.offset + a.bytes == b.offset; }
 // Here too.
 inline bool AreNeighboursHere(const Block& a, const Block& b) {
-  return AreNeighbours(a, b) && a.data + a.bytes == b.data;
+  return AreNeighbours(a, b) && a.data != nullptr && a.data + a.bytes == b.data;
 }
 // Blocks that have no buffer yet may be neighbours here, but for fixed ones.
 inline bool MayBeNeighboursHere(const Block& a, const Block& b) { return AreNeighbours(a, b) && !a.fixed && !b.fixed; }
