@@ -273,7 +273,7 @@ absl::Status Manager::AwaitHere(Request* request, Actions actions) {
     }
     event_.WaitUntil(seen, DeadlineAfterMs(kLookMs));
   }
-  // Only now: what a failed read leaves is not dirty, and may be read by another thread before this one looks.
+  // Only now: a block is not dirty after a failed read, and another thread may have read it before this one looks.
   for (const Want& want : request->wants) {
     if (want.writes) want.block->word.fetch_or(Block::kDirty);
   }

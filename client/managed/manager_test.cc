@@ -133,7 +133,7 @@ TEST_F(ManagerTest, NeighboursTravelTogether) {
   }
 }
 
-// What is lost is one object, not those which were fetched ahead together with it.
+// One object is lost, not those which were fetched ahead together with it.
 TEST_F(ManagerTest, OfARunOnlyWhatIsLostFails) {
   constexpr uint64_t kBytes = 16 * kKiB;
   Open();

@@ -186,7 +186,7 @@ Block* Manager::OldestAhead() {
 void Manager::Decay() {
   uint64_t bytes = BytesToDecay(
       AheadLimit(), budget_, counters_.managed_bytes - std::min(counters_.managed_bytes, used_), touched_, ahead_used_);
-  // Of what nobody comes to any more there may be more than the share, which would keep all else from being fetched.
+  // Blocks that nobody comes to any more may exceed the share. They would keep all others from being fetched.
   if (touched_ == 0) bytes = std::max(bytes, ahead_used_ - std::min(ahead_used_, AheadLimit()));
   touched_ = 0;
   for (Block* block; bytes > 0 && (block = OldestAhead()) != nullptr;) {
@@ -198,7 +198,7 @@ void Manager::Decay() {
 void Manager::FetchAhead(ThreadRecord* me, bool missed, Actions* actions) {
   if (ahead_percent_ == 0 || !me->score.predicts()) return;
   const uint64_t step = AheadStep();
-  // What has to be waited for is in front of all that is ahead: a step of what follows it is needed sooner.
+  // A missed block is in front of all that is ahead: a step of its successors is needed sooner.
   const uint64_t limit = AheadLimit() + (missed ? step : 0);
   // Else each touch would fetch one block, by a request of its own.
   if (ahead_used_ > 0 && ahead_used_ + step > limit) return;
@@ -208,19 +208,19 @@ void Manager::FetchAhead(ThreadRecord* me, bool missed, Actions* actions) {
     if (at->trust.load(std::memory_order_relaxed) == 0) break;
     Block* const next = FindLocked(at->next.load(std::memory_order_relaxed));
     if (next == nullptr || next == me->last.load(std::memory_order_relaxed)) break;
-    // What failed in a run is read alone, by who needs it.
+    // A block of a run that failed is read alone, by the thread that needs it.
     if (next->state == BlockState::kRemote && !read_errors_.contains(next)) {
       if (!next->stored || wanting_ > 0) break;
       if (ahead_used_ + next->bytes > limit && (ahead_used_ > 0 || next->bytes > Limit() / 4)) break;
       if (batch.empty()) {
-        // What has to be written leaves in steps too. Two steps more than are used now, so that pieces of buffers stay
+        // Dirty blocks leave in steps too. Two steps more than are used now, so that pieces of buffers stay
         // until they are whole.
         const uint64_t share = RoundDown(limit - std::min(limit, ahead_used_), step) + 2 * step;
         (void)MakeRoom(std::max(std::min(kBatchBytes, share), next->bytes), me, /*for_ahead=*/true, actions);
         // Room for a step comes with the end of a write.
         if (ahead_used_ > 0 && leaving_ > 0 && used_ + step > Limit()) break;
       }
-      // What the pool moves by one message is left to the next batch, if not all of it would be in this one.
+      // A message of the pool is left to the next batch, if not all of it would be in this one.
       if (!batch.empty() && next->offset % kRunBytes == 0 && ahead_used_ + kRunBytes > limit) break;
       if (used_ + next->bytes > Limit()) break;
       MarkAhead(next);

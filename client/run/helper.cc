@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kEndMs = 1000;
 
-// What recvmsg(2) and sendmsg(2) in the helper work on: one byte, with a descriptor.
+// The message of recvmsg(2) and sendmsg(2) in the helper: one byte, with a descriptor.
 struct LendPayload {
   msghdr header = {};
   iovec part = {};

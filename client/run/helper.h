@@ -38,7 +38,7 @@ class Helper {
   int pidfd() const { return pidfd_.get(); }
   Reach reach() const { return reach_; }
 
-  // What a helper does first: it leaves the program's descriptors, but for its socket and `pidfd` (-1: none), its
+  // The first act of a helper: it leaves the program's descriptors, but for its socket and `pidfd` (-1: none), its
   // terminal and its group.
   absl::Status Settle(int pidfd = -1);
 

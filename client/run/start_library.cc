@@ -62,7 +62,7 @@ int TakeSocket(char** variables) {
   return socket;
 }
 
-// What the user has of it is behind this library's own path.
+// The user's own libraries are behind this one's path.
 void RestorePreload(char** variables) {
   char* const variable = Find(variables, kPreloadVariable);
   if (variable == nullptr) return;

@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_RUN_START_MESSAGE_H_
 #define NRAM_CLIENT_RUN_START_MESSAGE_H_
 
-// What `nram run` and its start-up library say to each other (adr/0026), by a socket of SOCK_SEQPACKET that the program
+// The messages between `nram run` and its start-up library (adr/0026), by a socket of SOCK_SEQPACKET that the program
 // inherits. The library has nothing but this and the C library.
 
 #include <cstddef>

@@ -49,8 +49,8 @@ sigset_t WatchedSignals() {
   return set;
 }
 
-// What the process says of itself before it executes the program: the listener's number, with which it comes, or why
-// there is none.
+// The only message of the process before it executes the program: the listener's number, with the listener, or an
+// error.
 struct ChildWord {
   int listener = -1;
   int error = 0;

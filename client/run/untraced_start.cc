@@ -59,7 +59,7 @@ absl::Status DoesNotLoad(const std::string& path, absl::string_view why) {
                    ". Programs may not be traced here, so nram run needs a library that such a program does not load"));
 }
 
-// What a script begins with: the program that reads it. Nothing: it is no script.
+// The program that reads a script, by the script's first line. Nothing: it is no script.
 std::optional<std::string> InterpreterOf(absl::string_view head) {
   if (!absl::ConsumePrefix(&head, "#!")) return std::nullopt;
   head = head.substr(0, head.find('\n'));

@@ -20,11 +20,11 @@ trap cleanup EXIT
 "$nram" up --servers=2 --donate=512M > /dev/null
 run() { timeout -k 10 100 "$untraced" "$nram" run --budget=24M "$@"; }
 
-# Which way is used.
+# The command says if it traces.
 expect 0 "will be traced" "$nram" run --dry -- "$workout" exit 0
 expect 0 "may not be traced here (pidfd_getfd(2)" run --dry -- "$workout" exit 0
 expect 0 "a library is loaded first" run -- "$workout" exit 0
-# What cannot be done is refused before it begins.
+# Some programs are refused before they begin.
 expect 126 "a static program" run -- "$static" exit 0
 printf '#!%s\n' "$static" > "$directory/script"
 chmod +x "$directory/script"
@@ -87,7 +87,7 @@ timeout -k 10 100 "$untraced" --kcmp "$nram" run --budget=24M --json -- "$workou
 [ "$code" -eq 0 ] && grep -qx ok "$directory/out" || fail "with kcmp: $code $(cat "$directory/stats")"
 expect_stats '.outgrew_budget and .local_programs == 1' "with kcmp"
 
-# What is executed is local, and that is said.
+# A program that is executed is local, and a message says so.
 stats "$workout" "exec" 32
 grep -qx ok "$directory/out" && grep -q "executed another one, which is local" "$directory/stats" ||
   fail "exec: $(cat "$directory/stats")"

@@ -199,7 +199,7 @@ int Fail(const absl::Status& status, int code) {
   return code;
 }
 
-// What is not as it is where programs may be traced.
+// The limits of a program that may not be traced.
 std::string UntracedText(const absl::Status& may_trace) {
   return absl::StrCat("programs may not be traced here (", may_trace.message(),
                       "): a library is loaded first. The program cannot fork once it has outgrown its budget, and "
