@@ -14,6 +14,7 @@ cleanup() {
 }
 trap cleanup EXIT
 . "$(dirname "$0")/../cli/expect.sh"
+. "$(dirname "$0")/deaths.sh"
 
 # Cases that need no pool.
 expect 2 "expected flags, then --" "$nram" run true
@@ -156,19 +157,7 @@ kill -CONT "$program"
 wait "$runner" || fail "stopped and continued: $? $(cat "$directory/err")"
 grep -qx ok "$directory/out" || fail "stopped and continued: $(cat "$directory/out")"
 
-await_end() { timeout 30 tail --pid="$1" -f /dev/null || fail "process $1 stays"; }
-begin
-kill -KILL "$runner"
-wait "$runner" || true
-await_end "$program"
-await_end "$helper"
-[ ! -s "$directory/out" ] || fail "the supervisor was killed: $(cat "$directory/out")"
-begin
-kill -KILL "$helper"
-code=0
-wait "$runner" || code=$?
-[ "$code" -eq 125 ] && grep -q "helper" "$directory/err" || fail "the helper was killed: $code $(cat "$directory/err")"
-await_end "$program"
+kill_each
 begin shared 64
 while ! grep -qs shared "$directory/out"; do
   kill -0 "$runner" || fail "no sharer: $(cat "$directory/err")"

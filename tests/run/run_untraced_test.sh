@@ -16,6 +16,7 @@ cleanup() {
 }
 trap cleanup EXIT
 . "$(dirname "$0")/../cli/expect.sh"
+. "$(dirname "$0")/deaths.sh"
 
 "$nram" up --servers=2 --donate=512M > /dev/null
 run() { timeout -k 10 100 "$untraced" "$nram" run --budget=24M "$@"; }
@@ -111,17 +112,5 @@ begin() {
   done
   fail "the program does not begin: $(cat "$directory/err")"
 }
-await_end() { timeout 30 tail --pid="$1" -f /dev/null || fail "process $1 stays"; }
-begin
-kill -KILL "$runner"
-wait "$runner" || true
-await_end "$program"
-await_end "$helper"
-[ ! -s "$directory/out" ] || fail "the supervisor was killed: $(cat "$directory/out")"
-begin
-kill -KILL "$helper"
-code=0
-wait "$runner" || code=$?
-[ "$code" -eq 125 ] && grep -q "helper" "$directory/err" || fail "the helper was killed: $code $(cat "$directory/err")"
-await_end "$program"
+kill_each
 echo "all as expected"
