@@ -12,7 +12,7 @@
 #include "base/crc32c.h"
 #include "base/fd.h"
 #include "base/file.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/mapping.h"
 #include "base/units.h"
 #include "base/utf8.h"

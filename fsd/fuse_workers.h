@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/host/wake_latency.h"
 #include "base/poller.h"
 #include "base/sync.h"
-#include "base/wake_latency.h"
 #include "fsd/fuse_adapter.h"
 
 namespace nram {

@@ -15,7 +15,7 @@
 #include <cstring>
 #include <string>
 
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/status.h"
 
 #ifndef PR_SET_IO_FLUSHER

@@ -13,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/args.h"
+#include "base/host/wake_latency.h"
 #include "base/spin.h"
-#include "base/wake_latency.h"
 
 namespace nram {
 

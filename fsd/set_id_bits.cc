@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "fsd/acl.h"
 
 namespace nram {

@@ -5,9 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/metrics/metrics_address.h"
-#include "base/etcd/etcd_spec.h"
 #include "base/status.h"
 #include "base/utf8.h"
+#include "members/etcd/etcd_spec.h"
 #include "memserver/listen.h"
 
 namespace nram {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/test_seed.h"
 #include "gtest/gtest.h"
 #include "memserver/page_store_fixture.h"

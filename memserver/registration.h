@@ -11,10 +11,10 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "base/etcd/etcd_client.h"
-#include "base/etcd/etcd_spec.h"
-#include "base/etcd/server_record.h"
 #include "base/sync.h"
+#include "members/etcd/etcd_client.h"
+#include "members/etcd/etcd_spec.h"
+#include "members/etcd/server_record.h"
 
 namespace nram {
 

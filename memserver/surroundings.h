@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 
 namespace nram {
 

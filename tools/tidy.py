@@ -13,30 +13,34 @@ COLUMNS_MAX = 120  # as .clang-format says, and of documents too: tables and cod
 # Who may see whom (docs/design.md). A folder sees itself, base, and these.
 MAY_SEE = {
     "base": set(),
-    "base/etcd": {"proto"},
     "proto": set(),
-    "memserver": {"base/etcd", "proto"},
+    "members/etcd": {"proto"},
+    "members": {"members/etcd"},
+    "memserver": {"members/etcd", "proto"},
     "client/transport": {"proto"},
     "client/seal": {"proto"},
-    "client/members": {"base/etcd", "client/transport"},
-    "client/pool": {"client/members", "client/seal", "client/transport", "proto"},
+    "client/pool": {"client/seal", "client/transport", "members", "proto"},
     "client/managed": {"client/memory", "client/pool"},
     "client/memory": {"client/pool"},
     "client/run": {"client/memory", "client/pool"},
     "fsd": {"client/pool"},
+    "sort": {"client/pool"},
+    "swap": {"client/pool", "fsd"},
     "tools": {
         "client/managed",
-        "client/members",
         "client/memory",
         "client/pool",
         "client/run",
         "client/seal",
         "client/transport",
         "fsd",
+        "members",
         "proto",
+        "sort",
+        "swap",
     },
 }
-GRPC_ONLY_IN = {"base/etcd", "memserver", "client/transport"}
+GRPC_ONLY_IN = {"members/etcd", "memserver", "client/transport"}
 NOTES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 CXX = (".cc", ".h", ".c", ".hpp")
@@ -51,9 +55,8 @@ TOKENS = {
     "script": re.compile(r"""(?P<comment>(?<!\S)#[^\n]*)|"(?:\\.|[^"\\\n])*"|'[^'\n]*'"""),
 }
 # A path from the top of the tree, or a decision record by its number.
-PATH = re.compile(
-    r"(?<![\w./$-])((?:base|client|deploy|docs|fsd|memserver|proto|third_party|tests|tools)/[\w./-]*\w|adr/\d{4})"
-)
+ROOMS = "base|bindings|client|deploy|docs|experiments|fsd|members|memserver|proto|sort|swap|third_party|tests|tools"
+PATH = re.compile(rf"(?<![\w./$-])((?:{ROOMS})/[\w./-]*\w|adr/\d{{4}})")
 CONTAINER = re.compile(
     r"(?:template\s*<.*?>\s*)?(?:(?:typedef|inline|static|constexpr)\s+)*(namespace|class|struct|union|enum|extern)\b",
     re.S,
@@ -92,7 +95,7 @@ def check_source(path, lines):
                 problem(path, number, f"{room} must not see {seen} (docs/design.md, rooms and arrows)")
         is_grpc = re.match(r"#include <(grpc|grpcpp)/", line)
         if is_grpc and room not in GRPC_ONLY_IN and not path.startswith("tests/util/"):
-            problem(path, number, "gRPC lives in memserver, client/transport and base/etcd only")
+            problem(path, number, "gRPC lives in memserver, client/transport and members/etcd only")
         if re.match(r"#include <fuse", line) and not path.startswith("fsd/"):
             problem(path, number, "libfuse lives in fsd only")
     if path.endswith(".h"):
@@ -189,7 +192,7 @@ def check_document(path, lines):
             if not os.path.exists(os.path.join(os.path.dirname(path), target)):
                 problem(path, number, f"dead link to {target}")
         # Paths in backticks that look like ours.
-        for target in re.findall(r"`((?:base|client|deploy|docs|fsd|memserver|proto|tests|tools)/[\w./-]+)`", line):
+        for target in re.findall(rf"`((?:{ROOMS})/[\w./-]+)`", line):
             if not os.path.exists(target) and not os.path.exists(target.rstrip("/")):
                 problem(path, number, f"{target} does not exist")
 

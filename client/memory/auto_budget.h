@@ -8,14 +8,14 @@
 
 #include "absl/status/statusor.h"
 #include "base/fd.h"
-#include "base/memory_balance.h"
-#include "base/memory_pressure.h"
+#include "base/host/memory_balance.h"
+#include "base/host/memory_pressure.h"
 #include "base/sync.h"
 
 namespace nram {
 
 // A budget that follows the machine: a thread that looks ten times a second, and at once when the kernel tells of
-// pressure, how much memory others leave (base/memory_balance.h).
+// pressure, how much memory others leave (base/host/memory_balance.h).
 class AutoBudget {
  public:
   // How much the caller holds now, and what is done with each answer. Both are called by the thread, and must not call

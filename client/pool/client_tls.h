@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/endpoint.h"
 #include "base/tls/context.h"
-#include "client/transport/endpoint.h"
 
 namespace nram {
 

@@ -15,10 +15,10 @@
 #include "absl/status/statusor.h"
 #include "base/sync.h"
 #include "base/units.h"
-#include "client/members/name_arbiter.h"
 #include "client/pool/environment.h"
 #include "client/pool/options.h"
 #include "client/pool/sessions.h"
+#include "members/name_arbiter.h"
 
 namespace nram {
 

@@ -11,11 +11,11 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "base/sync.h"
-#include "client/members/member_cache.h"
-#include "client/members/member_source.h"
-#include "client/members/roster.h"
 #include "client/pool/environment.h"
 #include "client/pool/sessions.h"
+#include "members/member_cache.h"
+#include "members/member_source.h"
+#include "members/roster.h"
 
 namespace nram {
 

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "base/endpoint.h"
+#include "base/host/wake_latency.h"
 #include "base/spin.h"
 #include "base/tls/context.h"
-#include "base/wake_latency.h"
-#include "client/members/member_source.h"
 #include "client/pool/placement.h"
-#include "client/transport/endpoint.h"
+#include "members/member_source.h"
 
 namespace nram {
 

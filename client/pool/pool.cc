@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/status.h"
 #include "base/utf8.h"
 #include "client/pool/thread_driver.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/test_seed.h"
 #include "client/pool/bounded.h"
 #include "client/pool/placement.h"

@@ -7,11 +7,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/endpoint.h"
 #include "base/state_dir.h"
-#include "client/members/find_members.h"
-#include "client/members/host_file.h"
 #include "client/pool/options.h"
-#include "client/transport/endpoint.h"
+#include "members/find_members.h"
+#include "members/host_file.h"
 
 namespace nram {
 

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/status.h"
 #include "base/sync.h"
 #include "client/pool/copies_log.h"

@@ -12,9 +12,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/endpoint.h"
 #include "base/tls/context.h"
 #include "base/units.h"
-#include "client/transport/endpoint.h"
 #include "proto/wire.h"
 
 namespace nram {

@@ -22,15 +22,15 @@
 #include <string>
 #include <vector>
 
+#include "base/endpoint.h"
 #include "base/fd.h"
+#include "base/host/wake_latency.h"
 #include "base/poller.h"
 #include "base/spin.h"
 #include "base/sync.h"
 #include "base/tls/channel.h"
 #include "base/tls/context.h"
 #include "base/units.h"
-#include "base/wake_latency.h"
-#include "client/transport/endpoint.h"
 #include "client/transport/transport.h"
 #include "proto/message_reader.h"
 #include "proto/wire.h"

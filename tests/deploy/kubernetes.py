@@ -23,7 +23,7 @@ import urllib.request
 import yaml
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, f"{HERE}/../../tools/bench"]
+sys.path[:0] = [HERE, f"{HERE}/../../tools/bench", f"{HERE}/../util"]
 import machines  # noqa: E402
 from bench_places import MemoryCgroup  # noqa: E402
 from machines import Failure, until  # noqa: E402

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "base/mapping.h"
+#include "sort/order.h"
+#include "sort/workspace.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
-#include "tools/sort/order.h"
-#include "tools/sort/workspace.h"
 
 namespace nram {
 namespace {

@@ -5,12 +5,12 @@
 
 #include "absl/strings/string_view.h"
 #include "base/args.h"
-#include "base/etcd/etcd_spec.h"
-#include "base/etcd/server_record.h"
 #include "base/units.h"
 #include "base/utf8.h"
-#include "client/members/dns.h"
 #include "client/pool/pool_spec.h"
+#include "members/dns.h"
+#include "members/etcd/etcd_spec.h"
+#include "members/etcd/server_record.h"
 #include "memserver/access.h"
 #include "tests/fuzz/targets.h"
 

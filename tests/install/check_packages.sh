@@ -112,7 +112,7 @@ done
 
 # Rights of the groups: the rule names a group that there will be, and the device that programs look for.
 rules=$root/usr/lib/udev/rules.d/60-nram.rules
-device=$(sed -n 's|.*kDevice\[\] = "/dev/\(.*\)";|\1|p' base/wake_latency.h)
+device=$(sed -n 's|.*kDevice\[\] = "/dev/\(.*\)";|\1|p' base/host/wake_latency.h)
 for name in "$device" userfaultfd; do
   grep -qx "KERNEL==\"$name\", GROUP=\"nram\", MODE=\"0660\"" "$rules" || fail "no rule for /dev/$name"
 done

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/bench"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [f"{HERE}/../../tools/bench", f"{HERE}/../util"]
 from bench_places import MIB, Failure, MemoryCgroup, later, uninterrupted  # noqa: E402
 
 DEADLINE_S = 120  # of everything that is waited for

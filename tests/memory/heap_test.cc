@@ -17,7 +17,7 @@
 #include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/test_seed.h"
 #include "client/memory/nram.h"
 #include "gmock/gmock.h"

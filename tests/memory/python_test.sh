@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The Python package on a real pool: its own tests, and its example at a small size.
-# Arguments: the program nram, the library libnram-core.so.0, the folder client/python.
+# Arguments: the program nram, the library libnram-core.so.0, the folder bindings/python.
 set -euo pipefail
 
 nram=$(readlink -f "$1")

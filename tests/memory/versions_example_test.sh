@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The solver of heat and its observers, in C++ and in Fortran, each with both, a plot and a checkpoint. Arguments: the
-# program nram, the program heat, libnram-core.so.0, the folder client/fortran, arrays.f90.
+# program nram, the program heat, libnram-core.so.0, the folder bindings/fortran, arrays.f90.
 set -euo pipefail
 
 nram=$(readlink -f "$1")

@@ -17,7 +17,7 @@
 #include "absl/strings/match.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "client/pool/pool.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/fd.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "client/pool/pool_spec.h"
 #include "gtest/gtest.h"
 #include "memserver/mem_server.h"

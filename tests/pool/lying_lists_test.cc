@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/clock.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "client/pool/pool.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/endpoint.h"
 #include "base/poll_until.h"
 #include "base/sync.h"
-#include "client/transport/endpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

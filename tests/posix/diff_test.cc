@@ -16,7 +16,7 @@
 #include <random>
 
 #include "absl/base/config.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/test_seed.h"
 #include "base/units.h"
 #include "tests/util/test_mount.h"

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/test_seed.h"
 #include "base/units.h"
 #include "tests/util/test_mount.h"

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "base/fd.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/poll_until.h"
 #include "base/units.h"
 #include "client/pool/pool_spec.h"

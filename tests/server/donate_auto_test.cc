@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
 #include "gtest/gtest.h"

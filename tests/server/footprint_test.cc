@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
 #include "client/transport/control_client.h"

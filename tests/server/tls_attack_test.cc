@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/sync.h"
 #include "base/test_seed.h"
 #include "gtest/gtest.h"

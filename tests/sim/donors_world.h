@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/memory_balance.h"
+#include "base/host/memory_balance.h"
 #include "base/units.h"
 #include "memserver/asking.h"
 #include "tests/sim/donors_jobs.h"

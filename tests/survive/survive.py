@@ -35,7 +35,7 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.realpath(__file__))  # in the tree, also where Bazel runs a link to it
-sys.path[:0] = [HERE, f"{HERE}/../../tools/bench", f"{HERE}/../swap"]
+sys.path[:0] = [HERE, f"{HERE}/../../tools/bench", f"{HERE}/../util", f"{HERE}/../swap"]
 from bench_places import (  # noqa: E402
     MIB,
     Failure,

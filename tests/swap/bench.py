@@ -27,7 +27,8 @@ import subprocess
 import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/bench"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [f"{HERE}/../../tools/bench", f"{HERE}/../util"]
 import memory_places as places  # noqa: E402
 from bench_places import (  # noqa: E402
     MIB,

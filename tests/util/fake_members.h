@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/sync.h"
-#include "client/members/member_source.h"
-#include "client/members/pause.h"
+#include "members/member_source.h"
+#include "members/pause.h"
 
 namespace nram {
 

@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/endpoint.h"
 #include "base/fd.h"
 #include "base/sync.h"
-#include "client/transport/endpoint.h"
 #include "tests/util/evil_donor.h"
 
 namespace nram {

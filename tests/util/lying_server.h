@@ -11,9 +11,9 @@
 #include <string>
 #include <thread>
 
+#include "base/endpoint.h"
 #include "base/fd.h"
 #include "base/sync.h"
-#include "client/transport/endpoint.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/message.h"
 

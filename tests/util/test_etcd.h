@@ -15,10 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
-#include "base/etcd/etcd_client.h"
 #include "base/poll_until.h"
 #include "base/subprocess.h"
 #include "gtest/gtest.h"
+#include "members/etcd/etcd_client.h"
 #include "memserver/listen.h"
 #include "tests/util/freeze.h"
 

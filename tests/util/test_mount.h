@@ -18,11 +18,11 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/file.h"
+#include "base/host/programs.h"
 #include "base/poll_until.h"
 #include "base/subprocess.h"
 #include "gtest/gtest.h"
 #include "tools/nram/local_pool.h"
-#include "tools/nram/programs.h"
 
 namespace nram {
 

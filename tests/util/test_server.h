@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "base/endpoint.h"
 #include "base/units.h"
-#include "client/transport/endpoint.h"
 #include "gtest/gtest.h"
 #include "memserver/data_server.h"
 #include "memserver/frame_arena.h"

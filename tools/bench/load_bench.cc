@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/status.h"
 #include "base/sync.h"
 #include "client/pool/pool.h"

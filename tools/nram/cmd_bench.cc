@@ -16,6 +16,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/host/programs.h"
 #include "base/state_dir.h"
 #include "base/status.h"
 #include "base/subprocess.h"
@@ -31,7 +32,6 @@
 #include "tools/bench/tls_bench.h"
 #include "tools/nram/command.h"
 #include "tools/nram/local_pool.h"
-#include "tools/nram/programs.h"
 
 namespace nram {
 namespace {

@@ -21,13 +21,13 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/file.h"
+#include "base/host/programs.h"
 #include "base/state_dir.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "base/version.h"
 #include "tools/nram/bundle.h"
 #include "tools/nram/command.h"
-#include "tools/nram/programs.h"
 
 extern char** environ;
 

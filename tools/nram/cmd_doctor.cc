@@ -13,18 +13,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
+#include "base/host/programs.h"
+#include "base/host/wake_latency.h"
 #include "base/tls/authority.h"
 #include "base/tls/tls_dir.h"
 #include "base/units.h"
-#include "base/wake_latency.h"
 #include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
+#include "swap/swap_area.h"
+#include "swap/swap_guard.h"
 #include "tools/nram/command.h"
 #include "tools/nram/copies_report.h"
-#include "tools/nram/programs.h"
-#include "tools/nram/swap_area.h"
-#include "tools/nram/swap_guard.h"
 
 namespace nram {
 namespace {

@@ -25,6 +25,7 @@
 #include "base/crc32c.h"
 #include "base/fd.h"
 #include "base/file.h"
+#include "base/host/programs.h"
 #include "base/state_dir.h"
 #include "base/status.h"
 #include "base/subprocess.h"
@@ -36,7 +37,6 @@
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
 #include "tools/nram/mounts.h"
-#include "tools/nram/programs.h"
 
 namespace nram {
 namespace {

@@ -15,8 +15,9 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/host_memory.h"
-#include "base/memory_balance.h"
+#include "base/host/host_memory.h"
+#include "base/host/memory_balance.h"
+#include "base/host/programs.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "client/pool/placement.h"
@@ -29,7 +30,6 @@
 #include "client/run/untraced_start.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
-#include "tools/nram/programs.h"
 
 namespace nram {
 namespace {

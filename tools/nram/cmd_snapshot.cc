@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/fd.h"
 #include "base/units.h"
+#include "sort/file_rights.h"
 #include "tools/nram/command.h"
 #include "tools/nram/mounts.h"
-#include "tools/sort/file_rights.h"
 
 namespace nram {
 namespace {

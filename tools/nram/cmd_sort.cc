@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "client/pool/client_tls.h"
@@ -22,10 +22,10 @@
 #include "client/pool/pool_spec.h"
 #include "client/pool/seal_choice.h"
 #include "nlohmann/json.hpp"
+#include "sort/external_sort.h"
+#include "sort/input.h"
+#include "sort/output.h"
 #include "tools/nram/command.h"
-#include "tools/sort/external_sort.h"
-#include "tools/sort/input.h"
-#include "tools/sort/output.h"
 
 namespace nram {
 namespace {

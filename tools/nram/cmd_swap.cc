@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
-#include "base/host_memory.h"
+#include "base/host/host_memory.h"
 #include "base/metrics/metrics_address.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -20,9 +20,9 @@
 #include "client/pool/seal_choice.h"
 #include "fsd/options.h"
 #include "nlohmann/json.hpp"
+#include "swap/swap_area.h"
+#include "swap/swap_room.h"
 #include "tools/nram/command.h"
-#include "tools/nram/swap_area.h"
-#include "tools/nram/swap_room.h"
 
 namespace nram {
 namespace {

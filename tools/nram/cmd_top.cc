@@ -16,10 +16,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "swap/swap_area.h"
 #include "tools/nram/command.h"
 #include "tools/nram/copies_report.h"
 #include "tools/nram/pool_watch.h"
-#include "tools/nram/swap_area.h"
 
 namespace nram {
 namespace {

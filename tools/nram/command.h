@@ -13,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/args.h"
-#include "client/members/find_members.h"
+#include "base/endpoint.h"
 #include "client/transport/control_client.h"
-#include "client/transport/endpoint.h"
+#include "members/find_members.h"
 
 namespace nram {
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/units.h"
-#include "tools/nram/pool_room.h"
+#include "client/pool/pool_room.h"
 
 namespace nram {
 namespace {

@@ -19,12 +19,12 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/file.h"
+#include "base/host/programs.h"
 #include "base/poll_until.h"
 #include "base/state_dir.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "nlohmann/json.hpp"
-#include "tools/nram/programs.h"
 
 namespace nram {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "client/members/find_members.h"
+#include "members/find_members.h"
 #include "nlohmann/json.hpp"
 
 namespace nram {
