@@ -2,10 +2,8 @@
 
 #include <glog/logging.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <cstdint>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -29,19 +27,33 @@ class ReplayTest : public ::testing::TestWithParam<FuzzTarget> {
   }
 };
 
+// The inputs of a pack, as tests/fuzz/pack.py writes it.
+std::vector<std::string> ReadPack(const std::string& path) {
+  const absl::StatusOr<std::string> pack = ReadFile(path);
+  EXPECT_TRUE(pack.ok()) << pack.status();
+  std::vector<std::string> inputs;
+  if (!pack.ok()) return inputs;
+  for (size_t at = 0; at < pack->size();) {
+    uint32_t bytes = 0;
+    EXPECT_GE(pack->size() - at, sizeof bytes) << path << " ends within a length";
+    if (pack->size() - at < sizeof bytes) break;
+    std::memcpy(&bytes, pack->data() + at, sizeof bytes);
+    at += sizeof bytes;
+    EXPECT_GE(pack->size() - at, bytes) << path << " ends within an input";
+    inputs.push_back(pack->substr(at, bytes));
+    at += inputs.back().size();
+  }
+  return inputs;
+}
+
 TEST_P(ReplayTest, Corpus) {
-  const std::string directory = std::string("tests/fuzz/corpus/") + GetParam().name;
-  std::vector<std::string> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) paths.push_back(entry.path());
-  std::sort(paths.begin(), paths.end());
-  ASSERT_FALSE(paths.empty()) << directory;
-  for (const std::string& path : paths) {
-    SCOPED_TRACE(path);
-    std::ifstream file(path, std::ios::binary);
-    const std::string input((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    ASSERT_TRUE(file.good() || file.eof());
-    RecordProperty("last", path);
-    Run(input);
+  const std::string path = std::string("tests/fuzz/corpus/") + GetParam().name + ".pack";
+  const std::vector<std::string> inputs = ReadPack(path);
+  ASSERT_FALSE(inputs.empty()) << path;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    SCOPED_TRACE(testing::Message() << "input " << i << " of " << path);
+    RecordProperty("last", std::to_string(i));
+    Run(inputs[i]);
   }
 }
 

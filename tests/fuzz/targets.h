@@ -36,7 +36,7 @@ void FuzzPublication(const uint8_t* data, size_t size);
 void FuzzText(const uint8_t* data, size_t size);
 
 struct FuzzTarget {
-  const char* name;  // its corpus is in corpus/<name>
+  const char* name;  // its corpus is corpus/<name>.pack
   void (*run)(const uint8_t* data, size_t size);
 };
 absl::Span<const FuzzTarget> FuzzTargets();
