@@ -1,6 +1,7 @@
 #include "base/args.h"
 
 #include <algorithm>
+#include <iostream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -124,6 +125,17 @@ absl::Status ArgParser::Parse(const std::vector<std::string>& args, std::vector<
     }
   }
   return absl::OkStatus();
+}
+
+std::optional<int> ArgParser::ParseMain(int argc, char** argv, absl::string_view help,
+                                        std::vector<std::string>* positional) {
+  if (const absl::Status status = Parse({argv + 1, argv + argc}, positional); !status.ok()) {
+    std::cerr << status.message() << std::endl;
+    return 2;
+  }
+  if (!help_) return std::nullopt;
+  std::cout << help;
+  return 0;
 }
 
 absl::Status ArgParser::ParseFlag(absl::string_view arg, const std::vector<std::string>& args, size_t* index) {

@@ -50,6 +50,10 @@ class ArgParser {
   // on the first thing that is wrong. `--help` ends parsing with OK, and help() is true then.
   absl::Status Parse(const std::vector<std::string>& args, std::vector<std::string>* positional);
 
+  // The same for a program's main. The result is the exit code if the program is to end now: 0 after `help` on standard
+  // output, 2 after a message about a wrong flag on standard error.
+  std::optional<int> ParseMain(int argc, char** argv, absl::string_view help, std::vector<std::string>* positional);
+
   const std::string& program() const { return program_; }
   bool help() const { return help_; }
   // True if the flag stood on the command line.

@@ -269,14 +269,7 @@ int Main(int argc, char** argv) {
     ArgParser parser("nram-fsd");
     FsdOptions::Register(&options, &parser);
     std::vector<std::string> positional;
-    if (const absl::Status status = parser.Parse({argv + 1, argv + argc}, &positional); !status.ok()) {
-      std::cerr << status.message() << std::endl;
-      return 2;
-    }
-    if (parser.help()) {
-      std::cout << FsdOptions::Help();
-      return 0;
-    }
+    if (const auto code = parser.ParseMain(argc, argv, FsdOptions::Help(), &positional)) return *code;
     if (positional.size() > 1) {
       return Fail(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", positional[1], "\"")), STDERR_FILENO);
     }

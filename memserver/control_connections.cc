@@ -158,20 +158,8 @@ bool ControlConnections::AdmitLocked(bool* charged) {
 }
 
 void ControlConnections::Accept(int listener, bool is_tcp) {
-  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!fd.valid()) {
-    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      PLOG_EVERY_N(ERROR, 100) << "accept";
-      // The connection stays pending. Do not spin on it.
-      pollfd stop{stop_event_.get(), POLLIN, 0};
-      poll(&stop, 1, 100);
-    }
-    return;
-  }
-  if (is_tcp) {
-    TuneTcp(fd.get());
-    KeepAlive(fd.get());
-  }
+  UniqueFd fd = AcceptConnection(listener, is_tcp, stop_event_.get());
+  if (!fd.valid()) return;
   // Data that a peer does not read must not be held for it for ever: TLS ends before gRPC's own limits.
   const int unread_ms = kUnreadMs;
   if (is_tcp) setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unread_ms, sizeof unread_ms);

@@ -99,9 +99,7 @@ absl::Status ControlService::RenewLease(const Caller& caller, const v1::RenewLea
                                         v1::LeaseReply* reply) {
   const auto lease = core_->leases().Renew(*caller.tenant, LeaseId{request.lease_id()});
   if (!lease.ok()) return lease.status();
-  const v1::Copies& copies = request.copies();
-  (*lease)->SetCopies({copies.client(), copies.in_sync(), copies.degraded(), copies.repairing(), copies.lost(),
-                       copies.moving(), copies.made(), copies.left_ms(), copies.wanted(), copies.done()});
+  (*lease)->SetCopies(CopiesFromMessage(request.copies()));
   FillLease(**lease, reply);
   return absl::OkStatus();
 }
@@ -346,19 +344,7 @@ absl::Status ControlService::GetStatistics(const Caller&, const v1::GetStatistic
   reply->set_versions(static_cast<uint64_t>(std::max<int64_t>(counters.versions.versions, 0)));
   reply->set_version_bytes(counters.versions.yieldable_bytes());
   reply->set_versions_yielded(counters.versions.yielded);
-  for (const LeaseCopies& copies : core_->leases().Copies(kCopiesMax)) {
-    v1::Copies* const told = reply->add_copies();
-    told->set_client(copies.client);
-    told->set_in_sync(copies.in_sync);
-    told->set_degraded(copies.degraded);
-    told->set_repairing(copies.repairing);
-    told->set_lost(copies.lost);
-    told->set_moving(copies.moving);
-    told->set_made(copies.made);
-    told->set_left_ms(copies.left_ms);
-    told->set_wanted(copies.wanted);
-    told->set_done(copies.done);
-  }
+  for (const CopiesReport& copies : core_->leases().Copies(kCopiesMax)) ToMessage(copies, reply->add_copies());
   return absl::OkStatus();
 }
 

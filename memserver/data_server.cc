@@ -375,21 +375,9 @@ void DataServer::ReleaseOldSpares(int64_t now_ns) {
 }
 
 void DataServer::Accept(int listener, bool is_tcp) {
-  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!fd.valid()) {
-    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      PLOG_EVERY_N(ERROR, 100) << "accept";
-      // The connection stays pending. Do not spin on it.
-      pollfd stop{stop_event_.get(), POLLIN, 0};
-      poll(&stop, 1, 100);
-    }
-    return;
-  }
+  UniqueFd fd = AcceptConnection(listener, is_tcp, stop_event_.get());
+  if (!fd.valid()) return;
   Peer peer = PeerOf(fd.get(), is_tcp);
-  if (is_tcp) {
-    TuneTcp(fd.get());
-    KeepAlive(fd.get());
-  }
   if (!is_tcp || options_.handshakes == nullptr) return Take(std::move(fd), std::move(peer), nullptr);
   options_.handshakes->Add(std::move(fd), std::move(peer),
                            [this](UniqueFd done, const Peer& who, const TlsSession& session) {

@@ -251,14 +251,14 @@ std::vector<std::shared_ptr<Lease>> LeaseTable::Expendable() const {
   return expendable;
 }
 
-std::vector<LeaseCopies> LeaseTable::Copies(size_t most) const {
+std::vector<CopiesReport> LeaseTable::Copies(size_t most) const {
   MutexLock lock(&mu_);
-  std::vector<LeaseCopies> copies;
+  std::vector<CopiesReport> copies;
   for (const auto& [end_ns, id] : by_end_) {
     if (copies.size() >= most) break;
     const auto it = leases_.find(id);
     if (it == leases_.end()) continue;
-    const LeaseCopies told = it->second->copies();
+    const CopiesReport told = it->second->copies();
     if (told.client != 0) copies.push_back(told);
   }
   return copies;

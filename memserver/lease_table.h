@@ -22,24 +22,11 @@
 #include "base/units.h"
 #include "memserver/frame_arena.h"
 #include "memserver/tenant.h"
+#include "proto/copies_report.h"
 
 namespace nram {
 
 class Lease;
-
-// The report of a lease's client about its regions of several copies: spans, in the whole pool.
-struct LeaseCopies {
-  uint64_t client = 0;  // a number of its own choice; 0: it has told nothing
-  uint64_t in_sync = 0;
-  uint64_t degraded = 0;
-  uint64_t repairing = 0;
-  uint64_t lost = 0;
-  uint64_t moving = 0;
-  uint64_t made = 0;
-  uint64_t left_ms = 0;
-  uint64_t wanted = 0;
-  uint64_t done = 0;
-};
 
 // A data connection, as its lease sees it.
 class LeaseConnection {
@@ -80,11 +67,11 @@ class Lease {
   // Must be called before a bound connection goes away.
   void Unbind(int connection_class, const LeaseConnection* connection);
 
-  void SetCopies(const LeaseCopies& copies) {
+  void SetCopies(const CopiesReport& copies) {
     MutexLock lock(&copies_mu_);
     copies_ = copies;
   }
-  LeaseCopies copies() const {
+  CopiesReport copies() const {
     MutexLock lock(&copies_mu_);
     return copies_;
   }
@@ -121,7 +108,7 @@ class Lease {
   bool ending_ = false;     // in the table's list of leases that it may forget
   // Taken under the table's lock. mu_ is not: Bind waits for a request that may wait for the table.
   mutable Mutex copies_mu_;
-  LeaseCopies copies_ ABSL_GUARDED_BY(copies_mu_);
+  CopiesReport copies_ ABSL_GUARDED_BY(copies_mu_);
   mutable Mutex mu_;
   std::array<Bound, kConnectionClasses> bound_ ABSL_GUARDED_BY(mu_);
 };
@@ -190,7 +177,7 @@ class LeaseTable {
   // Live leases whose data may be destroyed.
   std::vector<std::shared_ptr<Lease>> Expendable() const;
   // The reports of the clients of live leases, at most so many.
-  std::vector<LeaseCopies> Copies(size_t most) const;
+  std::vector<CopiesReport> Copies(size_t most) const;
 
   size_t live_count() const;
   // Live leases that have less than half of their time left: clients renew theirs earlier.

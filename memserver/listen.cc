@@ -1,8 +1,10 @@
 #include "memserver/listen.h"
 
 #include <arpa/inet.h>
+#include <glog/logging.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -18,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/file.h"
+#include "base/socket.h"
 #include "base/status.h"
 
 namespace nram {
@@ -63,6 +66,15 @@ absl::StatusOr<sockaddr_un> MakeUnixAddress(const std::string& path) {
   return address;
 }
 
+// The system would keep the connection of a dead host for two hours.
+void KeepAlive(int fd) {
+  const int on = 1, idle_s = 30, interval_s = 10, probes = 3;
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
 }  // namespace
 
 Peer PeerOf(int fd, bool is_tcp) {
@@ -90,14 +102,6 @@ Peer PeerOf(int fd, bool is_tcp) {
     }
   }
   return {absl::StrCat(text, ":", port), text, "anyone"};
-}
-
-void KeepAlive(int fd) {
-  const int on = 1, idle_s = 30, interval_s = 10, probes = 3;
-  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
 uint64_t RaiseDescriptorLimit(uint64_t wanted) {
@@ -154,6 +158,23 @@ absl::StatusOr<UniqueFd> ListenUnix(const std::string& path) {
   if (!fd.valid()) return ErrnoStatus(errno, "socket");
   if (bind(fd.get(), generic, sizeof address) != 0 || listen(fd.get(), SOMAXCONN) != 0) {
     return ErrnoStatus(errno, absl::StrCat("listen on ", path));
+  }
+  return fd;
+}
+
+UniqueFd AcceptConnection(int listener, bool is_tcp, int stop) {
+  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!fd.valid()) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+      PLOG_EVERY_N(ERROR, 100) << "accept";
+      pollfd stopped{stop, POLLIN, 0};
+      poll(&stopped, 1, 100);
+    }
+    return fd;
+  }
+  if (is_tcp) {
+    TuneTcp(fd.get());
+    KeepAlive(fd.get());
   }
   return fd;
 }

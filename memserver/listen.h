@@ -29,8 +29,10 @@ struct Peer {
 // The peer of a connected socket.
 Peer PeerOf(int fd, bool is_tcp);
 
-// Lets the connection of a dead host end after a minute. The system would keep it for two hours.
-void KeepAlive(int fd);
+// Takes a connection that waits at `listener`, tuned for messages; a dead host's ends after a minute. Invalid: there is
+// none. A process without a free descriptor leaves it pending, logs that, and waits 100 ms, or until `stop` is
+// readable.
+UniqueFd AcceptConnection(int listener, bool is_tcp, int stop);
 
 // Raises the soft limit of descriptors to `wanted`, as far as the hard limit allows. Returns how many may be open.
 uint64_t RaiseDescriptorLimit(uint64_t wanted);

@@ -66,14 +66,7 @@ int Main(int argc, char** argv) {
   ArgParser parser("nram-memserver");
   MemServerOptions::Register(&options, &parser);
   std::vector<std::string> positional;
-  if (const absl::Status status = parser.Parse({argv + 1, argv + argc}, &positional); !status.ok()) {
-    std::cerr << status.message() << std::endl;
-    return 2;
-  }
-  if (parser.help()) {
-    std::cout << MemServerOptions::Help();
-    return 0;
-  }
+  if (const auto code = parser.ParseMain(argc, argv, MemServerOptions::Help(), &positional)) return *code;
   if (!positional.empty())
     return Fail(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", positional[0], "\"")));
 

@@ -120,14 +120,4 @@ int Run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return Run(argc, argv);
-  } catch (const std::bad_alloc&) {
-    fprintf(stderr, "containers: %s\n", nram_error());
-    return 1;
-  } catch (const std::exception& error) {
-    fprintf(stderr, "containers: %s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return ExampleMain(&Run, argc, argv); }

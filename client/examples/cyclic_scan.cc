@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <nram/managed.hpp>
 #include <vector>
@@ -81,11 +80,4 @@ int Run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return Run(argc, argv);
-  } catch (const std::exception& error) {
-    fprintf(stderr, "cyclic_scan: %s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return ExampleMain(&Run, argc, argv); }

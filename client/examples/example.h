@@ -104,4 +104,22 @@ static inline double ExampleEnd(const struct example_phase* phase, const char* w
   return seconds;
 }
 
+#ifdef __cplusplus
+#include <exception>
+#include <new>
+
+/* Runs a C++ example. An exception is a message and 1; nram_error() explains an allocation that failed. */
+inline int ExampleMain(int (*run)(int argc, char** argv), int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    fprintf(stderr, "%s: %s\n", argv[0], nram_error());
+    return 1;
+  } catch (const std::exception& error) {
+    fprintf(stderr, "%s: %s\n", argv[0], error.what());
+    return 1;
+  }
+}
+#endif
+
 #endif /* NRAM_CLIENT_EXAMPLES_EXAMPLE_H_ */

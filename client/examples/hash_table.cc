@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <nram.hpp>
 
 #include "example.h"
@@ -137,11 +136,4 @@ int Run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return Run(argc, argv);
-  } catch (const std::exception& error) {
-    fprintf(stderr, "hash_table: %s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return ExampleMain(&Run, argc, argv); }

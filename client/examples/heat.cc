@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <memory_resource>
 #include <nram.hpp>
 #include <stdexcept>
@@ -161,11 +160,4 @@ int Run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return Run(argc, argv);
-  } catch (const std::exception& error) {
-    fprintf(stderr, "heat: %s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return ExampleMain(&Run, argc, argv); }

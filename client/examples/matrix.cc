@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <nram.hpp>
 #include <random>
 #include <vector>
@@ -182,11 +181,4 @@ int Run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  try {
-    return Run(argc, argv);
-  } catch (const std::exception& error) {
-    fprintf(stderr, "matrix: %s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return ExampleMain(&Run, argc, argv); }

@@ -98,29 +98,36 @@ void Userfault::Unregister(std::byte* begin, size_t length) {
   PCHECK(ioctl(fd_.get(), UFFDIO_UNREGISTER, &range) == 0) << "UFFDIO_UNREGISTER";
 }
 
-absl::Status Userfault::Copy(std::byte* to, const std::byte* from, size_t length, bool protect) {
+int FillPages(int fd, uint64_t to, const std::byte* from, size_t length, bool protect,
+              absl::FunctionRef<bool()> wait_for_memory) {
   size_t done = 0;
   while (done < length) {
-    uffdio_copy request = {.dst = reinterpret_cast<uintptr_t>(to + done),
+    uffdio_copy request = {.dst = to + done,
                            .src = reinterpret_cast<uintptr_t>(from + done),
                            .len = length - done,
                            .mode = protect ? uint64_t{UFFDIO_COPY_MODE_WP} : 0};
-    if (ioctl(fd_.get(), UFFDIO_COPY, &request) == 0) return absl::OkStatus();
+    if (ioctl(fd, UFFDIO_COPY, &request) == 0) return 0;
     const int error = errno;
     if (request.copy > 0) done += static_cast<size_t>(request.copy);
     if ((error == ENOENT || error == EEXIST) && length > kPageBytes) {
       // The program has split the range by an madvise(2) or mprotect(2) of its own, or part of it is there from a try
       // that ended half way.
       for (; done < length; done += kPageBytes) {
-        const absl::Status one = Copy(to + done, from + done, kPageBytes, protect);
-        if (!one.ok() && !absl::IsAlreadyExists(one)) return one;
+        const int one = FillPages(fd, to + done, from + done, kPageBytes, protect, wait_for_memory);
+        if (one != 0 && one != EEXIST) return one;
       }
-      return absl::OkStatus();
+      return 0;
     }
+    if (error == ENOMEM && wait_for_memory()) continue;
     // EAGAIN: the address space was changing, or it stopped half way.
-    if (error != EAGAIN && error != EINTR) return ErrnoStatus(error, "UFFDIO_COPY");
+    if (error != EAGAIN && error != EINTR) return error;
   }
-  return absl::OkStatus();
+  return 0;
+}
+
+absl::Status Userfault::Copy(std::byte* to, const std::byte* from, size_t length, bool protect) {
+  const int error = FillPages(fd_.get(), reinterpret_cast<uintptr_t>(to), from, length, protect, [] { return false; });
+  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "UFFDIO_COPY");
 }
 
 void Userfault::WriteProtect(std::byte* begin, size_t length, uint64_t mode) {

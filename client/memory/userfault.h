@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/fd.h"
@@ -53,6 +54,13 @@ class Userfault {
 
   const UniqueFd fd_;
 };
+
+// Fills missing pages of the address space of the userfaultfd `fd` with a copy of `from`, and wakes the threads that
+// wait for them. Goes on page by page where the range lies over several of the kernel's areas, or where a part of it is
+// there. The result is 0 or the kernel's errno. EEXIST: a single page is not missing. ENOMEM: `wait_for_memory` has
+// returned false; it is called each time that the machine or its cgroup is full, and may block.
+int FillPages(int fd, uint64_t to, const std::byte* from, size_t length, bool protect,
+              absl::FunctionRef<bool()> wait_for_memory);
 
 // Drops the pages: they are missing again. Also drops poisoned pages, and pages that the program has locked.
 void DropLocally(std::byte* begin, size_t length);

@@ -21,6 +21,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "base/userfault_numbers.h"
+#include "client/memory/userfault.h"
 
 // Newer than Debian 12's headers: the kernel's own numbers.
 #ifndef MADV_POPULATE_WRITE
@@ -166,37 +167,17 @@ void TaskSpace::PoisonMissing(absl::Span<const AddressRun> runs) {
 }
 
 absl::Status TaskSpace::Copy(uint64_t to, absl::Span<const std::byte> data, bool protect) {
-  size_t done = 0;
   int64_t until_ns = 0;
-  while (done < data.size()) {
-    uffdio_copy request = {.dst = to + done,
-                           .src = reinterpret_cast<uintptr_t>(data.data() + done),
-                           .len = data.size() - done,
-                           .mode = protect ? uint64_t{UFFDIO_COPY_MODE_WP} : 0};
-    if (ioctl(faults_.get(), UFFDIO_COPY, &request) == 0) return absl::OkStatus();
-    const int error = errno;
-    if (request.copy > 0) done += static_cast<size_t>(request.copy);
-    if ((error == ENOENT || error == EEXIST) && data.size() > kPageBytes) {
-      // The program has split the range by mprotect(2), say, or part of it is there from a try that ended half way.
-      for (; done < data.size(); done += kPageBytes) {
-        const absl::Status one = Copy(to + done, data.subspan(done, kPageBytes), protect);
-        if (!one.ok() && !absl::IsAlreadyExists(one)) return one;
-      }
-      return absl::OkStatus();
-    }
-    if (error == ESRCH) return absl::NotFoundError("the program has ended");
-    if (error == ENOMEM) {
-      // The machine, or the memory cgroup, is full. Pages leave meanwhile.
-      if (until_ns == 0) until_ns = DeadlineAfterMs(kRoomPatienceMs);
-      if (MonotonicNs() < until_ns) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(kRoomLookMs));
-        continue;
-      }
-    }
-    // EAGAIN: the address space was changing, or it stopped half way.
-    if (error != EAGAIN && error != EINTR) return ErrnoStatus(error, absl::StrCat("UFFDIO_COPY to 0x", absl::Hex(to)));
-  }
-  return absl::OkStatus();
+  const auto wait_for_memory = [&until_ns] {  // pages are evicted meanwhile
+    if (until_ns == 0) until_ns = DeadlineAfterMs(kRoomPatienceMs);
+    if (MonotonicNs() >= until_ns) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(kRoomLookMs));
+    return true;
+  };
+  const int error = FillPages(faults_.get(), to, data.data(), data.size(), protect, wait_for_memory);
+  if (error == 0) return absl::OkStatus();
+  if (error == ESRCH) return absl::NotFoundError("the program has ended");
+  return ErrnoStatus(error, absl::StrCat("UFFDIO_COPY to 0x", absl::Hex(to)));
 }
 
 void TaskSpace::Unprotect(uint64_t begin, uint64_t pages) {

@@ -15,6 +15,7 @@
 #include "base/endpoint.h"
 #include "base/tls/context.h"
 #include "base/units.h"
+#include "proto/copies_report.h"
 #include "proto/wire.h"
 
 namespace nram {
@@ -45,30 +46,6 @@ struct ServerHost {
 
   // The identity of the host that copies of a span must not share.
   const std::string& counts_as() const { return pretended_host.empty() ? boot_id : pretended_host; }
-};
-
-// The spans of a client's regions of several copies, in the whole pool.
-struct CopiesReport {
-  uint64_t client = 0;     // a number that the client has chosen
-  uint64_t in_sync = 0;    // as many copies as wanted
-  uint64_t degraded = 0;   // fewer
-  uint64_t repairing = 0;  // a copy is catching up
-  uint64_t lost = 0;       // nothing is left of what was stored, until it is written anew
-  uint64_t moving = 0;     // of those in sync: a copy is on a server that leaves
-  uint64_t made = 0;       // copies that were made anew or moved, so far
-  uint64_t left_ms = 0;    // an estimate of how long repair and moves still take; 0: nothing is left, or nobody knows
-  uint64_t wanted = 0;     // copies that a span is to have; the fewest, where regions differ. 0: it is not told
-  uint64_t done = 0;       // of `made`: since nothing was left to be repaired or moved
-
-  // Spans that are to be repaired or moved.
-  uint64_t left() const { return degraded + repairing + moving; }
-  // Spans that have fewer copies than they are to have.
-  uint64_t lacking() const { return degraded + repairing; }
-  // Both have lost as much, and both or neither lack copies.
-  bool IsAsWellAs(const CopiesReport& other) const {
-    return lost == other.lost && (lacking() == 0) == (other.lacking() == 0);
-  }
-  friend bool operator==(const CopiesReport&, const CopiesReport&) = default;
 };
 
 struct ServerHello {

@@ -106,17 +106,7 @@ v1::RenewLeaseRequest ControlCodec::RenewLease(LeaseId lease, const CopiesReport
   v1::RenewLeaseRequest request;
   request.set_lease_id(Raw(lease));
   if (copies == CopiesReport()) return request;
-  v1::Copies* const told = request.mutable_copies();
-  told->set_client(copies.client);
-  told->set_in_sync(copies.in_sync);
-  told->set_degraded(copies.degraded);
-  told->set_repairing(copies.repairing);
-  told->set_lost(copies.lost);
-  told->set_moving(copies.moving);
-  told->set_made(copies.made);
-  told->set_left_ms(copies.left_ms);
-  told->set_wanted(copies.wanted);
-  told->set_done(copies.done);
+  ToMessage(copies, request.mutable_copies());
   return request;
 }
 
@@ -291,11 +281,7 @@ ServerStatistics ControlCodec::Parse(const v1::Statistics& reply) {
       continue;
     statistics.counters.emplace_back(field->name(), reply.GetReflection()->GetUInt64(reply, field));
   }
-  for (const v1::Copies& copies : reply.copies()) {
-    statistics.copies.push_back({copies.client(), copies.in_sync(), copies.degraded(), copies.repairing(),
-                                 copies.lost(), copies.moving(), copies.made(), copies.left_ms(), copies.wanted(),
-                                 copies.done()});
-  }
+  for (const v1::Copies& copies : reply.copies()) statistics.copies.push_back(CopiesFromMessage(copies));
   return statistics;
 }
 

@@ -35,7 +35,7 @@ import time
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path[:0] = [HERE]
 import survive  # noqa: E402
-from bench_places import Failure, catch_signals, let_go_of_mounts  # noqa: E402
+from bench_places import Failure  # noqa: E402
 from joining_pool import JoiningPool  # noqa: E402
 from member_places import SOURCES  # noqa: E402
 from options import parse_options  # noqa: E402
@@ -116,15 +116,7 @@ class Joining(survive.Scenario):
 
 
 def main():
-    options = parse_options(__doc__, list(SOURCES))
-    if "NRAM_OWN_NAMESPACE" not in os.environ:
-        os.environ["NRAM_OWN_NAMESPACE"] = "1"
-        os.execvp("unshare", ["unshare", "--mount", "--propagation=private", sys.executable, *sys.argv])
-    let_go_of_mounts()
-    catch_signals()
-    print(f"seed {options.seed}", flush=True)
-    passed = [survive.run_scenario(options, name, Joining) for name in options.only]
-    sys.exit(0 if all(passed) else 1)
+    survive.run_all(parse_options(__doc__, list(SOURCES)), dict.fromkeys(SOURCES, Joining))
 
 
 if __name__ == "__main__":

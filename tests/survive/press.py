@@ -32,7 +32,6 @@ import sys
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path[:0] = [HERE]
 import survive  # noqa: E402
-from bench_places import catch_signals, let_go_of_mounts  # noqa: E402
 from options import parse_options  # noqa: E402
 from press_full import PressedFull, PressedLeaving  # noqa: E402
 from press_pool import Pressed, PressedSort, PressedSwap  # noqa: E402
@@ -49,15 +48,7 @@ KINDS = {
 
 
 def main():
-    options = parse_options(__doc__, list(KINDS))
-    if "NRAM_OWN_NAMESPACE" not in os.environ:
-        os.environ["NRAM_OWN_NAMESPACE"] = "1"
-        os.execvp("unshare", ["unshare", "--mount", "--propagation=private", sys.executable, *sys.argv])
-    let_go_of_mounts()
-    catch_signals()
-    print(f"seed {options.seed}", flush=True)
-    passed = [survive.run_scenario(options, name, KINDS[name]) for name in options.only]
-    sys.exit(0 if all(passed) else 1)
+    survive.run_all(parse_options(__doc__, list(KINDS)), KINDS)
 
 
 if __name__ == "__main__":

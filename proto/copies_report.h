@@ -1,0 +1,63 @@
+#ifndef NRAM_PROTO_COPIES_REPORT_H_
+#define NRAM_PROTO_COPIES_REPORT_H_
+
+#include <cstdint>
+
+namespace nram {
+
+// The spans of a client's regions of several copies, in the whole pool.
+struct CopiesReport {
+  uint64_t client = 0;     // a number that the client has chosen
+  uint64_t in_sync = 0;    // as many copies as wanted
+  uint64_t degraded = 0;   // fewer
+  uint64_t repairing = 0;  // a copy is catching up
+  uint64_t lost = 0;       // nothing is left of what was stored, until it is written anew
+  uint64_t moving = 0;     // of those in sync: a copy is on a server that leaves
+  uint64_t made = 0;       // copies that were made anew or moved, so far
+  uint64_t left_ms = 0;    // an estimate of how long repair and moves still take; 0: nothing is left, or nobody knows
+  uint64_t wanted = 0;     // copies that a span is to have; the fewest, where regions differ. 0: it is not told
+  uint64_t done = 0;       // of `made`: since nothing was left to be repaired or moved
+
+  // Spans that are to be repaired or moved.
+  uint64_t left() const { return degraded + repairing + moving; }
+  // Spans that have fewer copies than they are to have.
+  uint64_t lacking() const { return degraded + repairing; }
+  // Both have lost as much, and both or neither lack copies.
+  bool IsAsWellAs(const CopiesReport& other) const {
+    return lost == other.lost && (lacking() == 0) == (other.lacking() == 0);
+  }
+  friend bool operator==(const CopiesReport&, const CopiesReport&) = default;
+};
+
+// The same as a message of the control plane, v1::Copies.
+template <typename Message>
+void ToMessage(const CopiesReport& report, Message* message) {
+  message->set_client(report.client);
+  message->set_in_sync(report.in_sync);
+  message->set_degraded(report.degraded);
+  message->set_repairing(report.repairing);
+  message->set_lost(report.lost);
+  message->set_moving(report.moving);
+  message->set_made(report.made);
+  message->set_left_ms(report.left_ms);
+  message->set_wanted(report.wanted);
+  message->set_done(report.done);
+}
+
+template <typename Message>
+CopiesReport CopiesFromMessage(const Message& message) {
+  return {.client = message.client(),
+          .in_sync = message.in_sync(),
+          .degraded = message.degraded(),
+          .repairing = message.repairing(),
+          .lost = message.lost(),
+          .moving = message.moving(),
+          .made = message.made(),
+          .left_ms = message.left_ms(),
+          .wanted = message.wanted(),
+          .done = message.done()};
+}
+
+}  // namespace nram
+
+#endif  // NRAM_PROTO_COPIES_REPORT_H_
