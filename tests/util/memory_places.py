@@ -1,4 +1,4 @@
-"""Places for the jobs of memory_bench.py and of tests/swap/bench.py: with swap on the disk or in the pool, beside a
+"""Places for the jobs of memory_bench.py and of swap_bench.py: with swap on the disk or in the pool, beside a
 file on the disk. Each place is a context manager that always cleans up behind itself."""
 
 import contextlib

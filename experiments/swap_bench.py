@@ -2,7 +2,7 @@
 """What swap on the pool costs beside swap on this machine's own memory by the same way, on zram, on its disk, and on
 that slowed down to 550 and 150 MB/s.
 
-usage: tests/swap/bench.py --nram=PROGRAM --pressure=PROGRAM [--rounds=N] [--only=LABEL] [--mib=1536] [--limit-mib=512]
+usage: experiments/swap_bench.py --nram=PROGRAM --pressure=PROGRAM [--rounds=N] [--only=LABEL] [--mib=1536] [--limit-mib=512]
                            [--seconds=8] [--warm-mib=0] [--server-spin=WHEN]
 
 Programs touch --mib under a memory cgroup of --limit-mib: written, read at random for --seconds, verified in order; by
@@ -28,7 +28,7 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [f"{HERE}/../../tools/bench", f"{HERE}/../util"]
+sys.path[:0] = [f"{HERE}/../tools/bench", f"{HERE}/../tests/util"]
 import memory_places as places  # noqa: E402
 from bench_places import (  # noqa: E402
     MIB,

@@ -2,7 +2,7 @@
 """A guest beside a host's job, after "Malleable Memory Mapping" (Nikolopoulos): matrix multiplications that follow the
 machine, beside a job that touches 75 % of the memory at random, steadily or as a step function of 5, 10 and 20 s.
 
-usage: tests/memory/guest_bench.py --nram=PROGRAM --matrix=PROGRAM --host=PROGRAM --guest=PROGRAM [--limit-mib=1024]
+usage: experiments/guest_bench.py --nram=PROGRAM --matrix=PROGRAM --host=PROGRAM --guest=PROGRAM [--limit-mib=1024]
                                    [--seconds=40] [--step-seconds=80] [--fill=512] [--disk=150] [--tile=256]
                                    [--only=WORD,...] [--share]
 
@@ -29,6 +29,7 @@ import os
 import re
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../tests/memory"))
 from guest_places import MIB, Failure, Job, mib, shared_cgroup
 import memory_places as places  # found by guest_places
 from bench_places import can_throttle, catch_signals, own_pool
