@@ -1,16 +1,40 @@
 #!/usr/bin/env python3
-"""Style that a program can check; run by tools/test. Each rule says how to mend what it finds."""
+"""Checks the style that a program can check, in all files that git knows; tools/test runs it.
 
+Each problem is a line FILE:LINE: TEXT or FILE: TEXT, and the text says how to mend it. Five rules are ratchets. Their
+exceptions, the numbers that were above the limit when the rule was made, are in tools/tidy.json and may only shrink:
+
+  methods    methods of a class, at most 30 (tools/tidy_classes.py says which count)
+  files      .cc files that define methods of one class, at most 2
+  sleeps     calls in a product source that wait for time to pass, none
+  documents  each of the four habits of tools/tidy_english.py in a document, 1 for each 2,000 words and 1 in any case
+  comments   all four habits in the comments of a source, fewer than 1 for each 1,000 words
+
+After a change that lowers such a number, run `python3 tools/tidy.py --update`. It lowers entries, removes entries that
+are no longer needed, and renames entries of files that have moved; it never raises or adds one. Raising a number is a
+decision: edit tools/tidy.json by hand, and give the reason in the commit.
+"""
+
+import argparse
 import glob
+import io
 import os
 import re
 import subprocess
 import sys
+import unittest
+
+import tidy_classes
+import tidy_english
+import tidy_ratchet
+import tidy_sleeps
+from tidy_ratchet import Measure
+from tidy_source import CXX, Source, find_functions
 
 LINES_MAX = 600  # of a file; tests are exempt
 FUNCTION_LINES_MAX = 70  # from the signature to the last brace
 COLUMNS_MAX = 120  # as .clang-format says, and of documents too: tables and code are exempt
-# Who may see whom (docs/design.md). A folder sees itself, base, and these.
+# The folders that a folder may see besides itself and base (docs/design.md).
 MAY_SEE = {
     "base": set(),
     "proto": set(),
@@ -43,25 +67,10 @@ MAY_SEE = {
 GRPC_ONLY_IN = {"members/etcd", "memserver", "client/transport"}
 NOTES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
-CXX = (".cc", ".h", ".c", ".hpp")
-SOURCES = CXX + (".py", ".sh", ".proto")
-# Of a source: comments, and the literals in which something may look like one. Longest first.
-TOKENS = {
-    "cxx": re.compile(
-        r"""(?P<comment>//[^\n]*|/\*.*?\*/)|R"(?P<mark>[^\s()\\]{0,16})\(.*?\)(?P=mark)"|"""
-        r""""(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+'""",
-        re.S,
-    ),
-    "script": re.compile(r"""(?P<comment>(?<!\S)#[^\n]*)|"(?:\\.|[^"\\\n])*"|'[^'\n]*'"""),
-}
+SOURCES = CXX + (".py", ".sh", ".proto", ".f90", ".f90.in")
 # A path from the top of the tree, or a decision record by its number.
 ROOMS = "base|bindings|client|deploy|docs|experiments|fsd|members|memserver|proto|sort|swap|third_party|tests|tools"
 PATH = re.compile(rf"(?<![\w./$-])((?:{ROOMS})/[\w./-]*\w|adr/\d{{4}})")
-CONTAINER = re.compile(
-    r"(?:template\s*<.*?>\s*)?(?:(?:typedef|inline|static|constexpr)\s+)*(namespace|class|struct|union|enum|extern)\b",
-    re.S,
-)
-LABELS = re.compile(r"(?:\s|(?:public|private|protected)\s*:)*")
 
 problems = []
 
@@ -79,11 +88,12 @@ def room_of(path):
 
 def check_source(path, lines):
     if len(lines) > LINES_MAX and not path.startswith("tests/") and not path.endswith("_test.cc"):
-        problem(path, len(lines), f"{len(lines)} lines; at most {LINES_MAX}: split the file by concept")
+        problem(path, len(lines), f"{len(lines)} lines; at most {LINES_MAX}: move a whole class or a concern out of it")
     room = room_of(path)
     for number, line in enumerate(lines, 1):
         if len(line) > COLUMNS_MAX:
-            problem(path, number, f"{len(line)} columns; at most 120: run clang-format")
+            remedy = "run clang-format" if path.endswith(CXX) else "break the line"
+            problem(path, number, f"{len(line)} columns; at most {COLUMNS_MAX}: {remedy}")
         if NOTES.search(line) and path != "tools/tidy.py":
             problem(path, number, "a note to self: do it, or write an issue")
         if line != line.rstrip():
@@ -102,61 +112,6 @@ def check_source(path, lines):
         guard = "NRAM_" + re.sub(r"[^A-Z0-9]", "_", path.upper()) + "_"
         if f"#ifndef {guard}" not in lines:
             problem(path, 1, f"the header guard should be {guard}")
-
-
-def split_comments(path, text):
-    """The text with comments and literals blanked, and the comments as (line, text)."""
-    tokens = TOKENS["cxx" if path.endswith(CXX + (".proto",)) else "script"]
-    comments = []
-
-    def blank(match):
-        token = match.group(0)
-        if match.group("comment"):
-            comments.append((text.count("\n", 0, match.start()) + 1, token))
-            return re.sub(r"[^\n]", " ", token)
-        return token[0] + re.sub(r"[^\n]", " ", token[1:-1]) + token[-1]
-
-    return tokens.sub(blank, text), comments
-
-
-def find_functions(code):
-    """(first line, lines, name) of each C++ function, its lambdas included. Comments and literals must be blanked."""
-    code = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda match: "\n" * match.group(0).count("\n"), code, flags=re.M)
-    functions = []
-    stack = []  # what each open brace belongs to
-    begin = 0  # of the head before the next brace
-    for match in re.finditer(r"[{};]", code):
-        at = match.start()
-        if match.group(0) == "{":
-            head = code[begin:at]
-            kind = "inner" if stack and stack[-1][0] not in ("container", "initialiser") else kind_of(head)
-            stack.append((kind, begin + LABELS.match(head).end()))
-            if kind == "initialiser":
-                continue  # the head goes on behind it
-        elif match.group(0) == "}" and stack:
-            kind, first = stack.pop()
-            if kind == "initialiser":
-                continue
-            if kind == "function":
-                head = " ".join(code[first:at].split("{")[0].split())
-                name = head if head.startswith("TEST") else re.split(r"[\s*&]", head.split("(")[0].strip())[-1]
-                functions.append((code.count("\n", 0, first) + 1, code.count("\n", first, at) + 1, name))
-        elif stack and stack[-1][0] != "container":
-            continue
-        begin = at + 1
-    return functions
-
-
-def kind_of(head):
-    """The kind of thing that begins at the brace behind `head`, which stands outside of functions."""
-    head = head[LABELS.match(head).end():].strip()
-    if head.count("(") > head.count(")"):
-        return "initialiser"  # of a default argument
-    if re.search(r"\)\s*(noexcept\s*)?:[^:].*[\w>]$", head, re.S) and not re.search(r"\b(const|override|try)$", head):
-        return "initialiser"  # of a member
-    if CONTAINER.match(head) and not re.search(r"\)\s*(const)?$", head):
-        return "container"
-    return "inner" if "(" not in head or head.endswith("=") else "function"
 
 
 def check_functions(path, code):
@@ -197,30 +152,110 @@ def check_document(path, lines):
                 problem(path, number, f"{target} does not exist")
 
 
-def main():
-    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-    command = ["git", "ls-files", "-co", "--exclude-standard"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True)
-    for path in listed.stdout.splitlines():
-        if path.startswith("third_party/") or not os.path.isfile(path):
-            continue
-        if path.endswith(SOURCES):
-            text = open(path, encoding="utf-8").read()
-            check_source(path, text.split("\n"))
-            code, comments = split_comments(path, text)
-            check_comments(path, comments)
-            if path.endswith(CXX):
-                check_functions(path, code)
-        elif path.endswith(".md"):
-            lines = open(path, encoding="utf-8").read().split("\n")
-            check_document(path, lines)
-            check_width(path, lines)
+def check_unsignalled(sources):
+    for path, line, name in tidy_sleeps.find_unsignalled(sources):
+        text = f"no thread signals {name}: signal it, or call SleepMs or PollUntil (base/poll_until.h)"
+        problem(path, line, text)
+
+
+def measure_classes(sources):
+    methods, files = tidy_classes.measure(sources)
+    for name, number in methods.items():
+        path, _, of_class = name.partition(" ")
+        yield Measure("methods", path, of_class, number, tidy_classes.METHODS_MAX, f"methods of {of_class}",
+                      "give one concern, with its state, a class of its own")
+    for name, number in files.items():
+        path, _, of_class = name.partition(" ")
+        yield Measure("files", path, of_class, number, tidy_classes.FILES_MAX, f".cc files that define {of_class}",
+                      "divide the class, not its text")
+
+
+def measure_sleeps(sources):
+    for source in sources:
+        yield Measure("sleeps", source.path, "", tidy_sleeps.count_sleeps(source), 0, "sleeps",
+                      "wait for a signal; base/poll_until.h says when there is none")
+
+
+def measure_comments(sources):
+    for source in sources:
+        text = tidy_english.text_of_comments(source.comments)
+        number = sum(tidy_english.count(text).values())
+        yield Measure("comments", source.path, "", number, tidy_english.allowed_in_comments(text), "habits in comments",
+                      f"`python3 tools/tidy_english.py {source.path}` prints them")
+
+
+def measure_documents(documents):
+    for path, text in documents.items():
+        prose = tidy_english.text_of_document(text)
+        for habit, number in tidy_english.count(prose).items():
+            yield Measure("documents", path, habit, number, tidy_english.allowed_in_document(prose),
+                          f'habit "{habit}"', f"`python3 tools/tidy_english.py {path}` prints them")
+
+
+def check_ratchet(measures, update):
+    entries = tidy_ratchet.read()
+    found, fitting = tidy_ratchet.compare(entries, measures)
+    problems.extend(found)
+    stale = tidy_ratchet.describe(entries, fitting)
+    if update:
+        tidy_ratchet.write(fitting)
+    elif stale:
+        shown = "; ".join(stale[:5])
+        problems.append(f"{tidy_ratchet.FILE}: run `python3 tools/tidy.py --update` for {len(stale)} entries: {shown}")
+
+
+def check_arrows():
     seen = subprocess.run(["bazel", "query", "--noshow_progress", "somepath(//memserver/..., //client/...)"],
                           capture_output=True, text=True, check=False)
     if seen.returncode != 0:
         problems.append("bazel query failed: " + seen.stderr.strip().split("\n")[-1])
     elif seen.stdout.strip():
         problems.append("memserver must not see client: " + " -> ".join(seen.stdout.split()))
+
+
+def test_tidy():
+    """Runs tools/tidy_test.py."""
+    tests = unittest.defaultTestLoader.loadTestsFromName("tidy_test")
+    result = unittest.TextTestRunner(stream=io.StringIO()).run(tests)
+    for case, why in result.failures + result.errors:
+        problems.append(f"tools/tidy_test.py: {case}: {why.strip().splitlines()[-1]}")
+
+
+def read_tree():
+    """The sources, and {path: text} of the documents."""
+    command = ["git", "ls-files", "-co", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    texts = {}
+    for path in listed:
+        if path.endswith(SOURCES + (".md",)) and not path.startswith("third_party/") and os.path.isfile(path):
+            with open(path, encoding="utf-8") as file:
+                texts[path] = file.read()
+    sources = [Source.of(path, text) for path, text in texts.items() if not path.endswith(".md")]
+    return sources, {path: text for path, text in texts.items() if path.endswith(".md")}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--update", action="store_true", help="lower the numbers of tools/tidy.json to those of today")
+    arguments = parser.parse_args()
+    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+    sources, documents = read_tree()
+    cxx = [source for source in sources if source.path.endswith(CXX)]
+    product = [source for source in cxx if source.is_product]
+    for source in sources:
+        check_source(source.path, source.text.split("\n"))
+        check_comments(source.path, source.comments)
+    for source in cxx:
+        check_functions(source.path, source.code)
+    check_unsignalled(product)
+    for path, text in documents.items():
+        check_document(path, text.split("\n"))
+        check_width(path, text.split("\n"))
+    written = [source for source in sources if not source.path.endswith(".proto")]
+    check_ratchet([*measure_classes(product), *measure_sleeps(product), *measure_comments(written),
+                   *measure_documents(documents)], arguments.update)
+    test_tidy()
+    check_arrows()
     for text in problems:
         print(text)
     print(f"tidy: {len(problems)} problems")

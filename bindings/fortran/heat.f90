@@ -1,8 +1,8 @@
-! The solver and the observers of client/examples/heat.cc in Fortran: they understand each other.
+! The solver and the observers of client/examples/heat.cc in Fortran. Each observer reads the versions of both solvers.
 !
 !   heat solve|watch|plot [N [STEPS [EVERY [BUDGET_MIB]]]]
 !
-! The solver ends with its standard input, and its plate with it. A checkpoint is one more observer:
+! The solver ends at the end of its standard input, and its plate is freed. A checkpoint is one more observer:
 ! `nram checkpoint heat DIRECTORY`.
 program heat
   use, intrinsic :: iso_c_binding, only: c_f_pointer, c_loc, c_ptr
@@ -48,7 +48,7 @@ contains
     end if
   end subroutine number_of
 
-  ! In this order, everywhere: the sum is compared to the last bit.
+  ! All programs add in this order, because the sums are compared to the last bit.
   function sum_of(u, extent) result(total)
     integer(int64), intent(in) :: extent
     real(real64), intent(in) :: u(extent, extent)
@@ -62,7 +62,7 @@ contains
     end do
   end function sum_of
 
-  ! One mapping has the plate, and behind it what observers want to know beside it.
+  ! One mapping has the plate and, behind it, two numbers for the observers.
   subroutine solve()
     real(real64), pointer, contiguous :: words(:), u(:, :)
     real(real64), pointer :: total
@@ -115,7 +115,7 @@ contains
     end do
   end subroutine draw
 
-  ! It finds what there is by its name, and its extents with it.
+  ! Finds the arrays by their names; a found pointer has the extents.
   subroutine watch(plots)
     logical, intent(in) :: plots
     type(c_ptr) :: plate

@@ -371,10 +371,11 @@ class MemoryResource : public std::pmr::memory_resource {
   nram_t* handle_;
 };
 
-// For the containers of std. Allocators of the same Memory are equal; assigning or swapping containers takes the
-// allocator along, so that a moved container never copies its elements. allocate() throws std::bad_alloc.
-template <typename T>
-class Allocator {
+namespace internal {
+
+// An allocator for the containers of std over a source of blocks, which is copied with it.
+template <typename T, typename Source>
+class ContainerAllocator {
  public:
   using value_type = T;
   using propagate_on_container_copy_assignment = std::true_type;
@@ -382,31 +383,48 @@ class Allocator {
   using propagate_on_container_swap = std::true_type;
   using is_always_equal = std::false_type;
 
-  // Not explicit, so that a container can be made from a Memory.
-  Allocator(Memory& memory) noexcept : handle_(memory.get()) {}
+  // Not explicit, so that a container can be made from the source's owner, a Memory or an Arena.
+  ContainerAllocator(typename Source::Owner& owner) noexcept : source_(owner) {}
   template <typename U>
-  Allocator(const Allocator<U>& other) noexcept : handle_(other.handle_) {}
+  ContainerAllocator(const ContainerAllocator<U, Source>& other) noexcept : source_(other.source_) {}
 
-  T* allocate(std::size_t count) {
-    return static_cast<T*>(internal::Allocate(handle_, internal::Bytes(count, sizeof(T)), alignof(T)));
-  }
-  void deallocate(T* block, std::size_t) noexcept { nram_free(handle_, block); }
+  T* allocate(std::size_t count) { return static_cast<T*>(source_.Allocate(Bytes(count, sizeof(T)), alignof(T))); }
+  void deallocate(T* block, std::size_t count) noexcept { source_.Free(block, count * sizeof(T), alignof(T)); }
 
   template <typename U>
-  bool operator==(const Allocator<U>& other) const noexcept {
-    return handle_ == other.handle_;
+  bool operator==(const ContainerAllocator<U, Source>& other) const noexcept {
+    return source_ == other.source_;
   }
   template <typename U>
-  bool operator!=(const Allocator<U>& other) const noexcept {
-    return handle_ != other.handle_;
+  bool operator!=(const ContainerAllocator<U, Source>& other) const noexcept {
+    return !(*this == other);
   }
 
  private:
-  template <typename U>
-  friend class Allocator;
+  template <typename U, typename OtherSource>
+  friend class ContainerAllocator;
 
-  nram_t* handle_;
+  Source source_;
 };
+
+struct HeapSource {
+  using Owner = Memory;
+  explicit HeapSource(Memory& memory) noexcept : handle(memory.get()) {}
+  void* Allocate(std::size_t bytes, std::size_t alignment) const {
+    return internal::Allocate(handle, bytes, alignment);
+  }
+  void Free(void* block, std::size_t, std::size_t) const noexcept { nram_free(handle, block); }
+  bool operator==(const HeapSource& other) const noexcept { return handle == other.handle; }
+
+  nram_t* handle;
+};
+
+}  // namespace internal
+
+// For the containers of std. Allocators of the same Memory are equal; assigning or swapping containers takes the
+// allocator along, so that a moved container never copies its elements. allocate() throws std::bad_alloc.
+template <typename T>
+using Allocator = internal::ContainerAllocator<T, internal::HeapSource>;
 
 // A mapping with a name, to allocate from: what containers keep there can be published, and its arrays described by
 // their addresses (Description::Add("u", u.data(), {u.size()})). A memory_resource for the containers of std::pmr;
@@ -518,42 +536,26 @@ class Arena : public std::pmr::memory_resource {
   std::map<std::uintptr_t, std::size_t> free_;  // pieces by address: no two meet
 };
 
+namespace internal {
+
+struct ArenaSource {
+  using Owner = Arena;
+  explicit ArenaSource(Arena& owner) noexcept : arena(&owner) {}
+  void* Allocate(std::size_t bytes, std::size_t alignment) const { return arena->allocate(bytes, alignment); }
+  void Free(void* block, std::size_t bytes, std::size_t alignment) const noexcept {
+    arena->deallocate(block, bytes, alignment);
+  }
+  bool operator==(const ArenaSource& other) const noexcept { return arena == other.arena; }
+
+  Arena* arena;
+};
+
+}  // namespace internal
+
 // For the containers of std, in an Arena. Those of the same Arena are equal; it goes with its container, as an
 // Allocator does.
 template <typename T>
-class ArenaAllocator {
- public:
-  using value_type = T;
-  using propagate_on_container_copy_assignment = std::true_type;
-  using propagate_on_container_move_assignment = std::true_type;
-  using propagate_on_container_swap = std::true_type;
-  using is_always_equal = std::false_type;
-
-  // Not explicit, so that a container can be made from an Arena.
-  ArenaAllocator(Arena& arena) noexcept : arena_(&arena) {}
-  template <typename U>
-  ArenaAllocator(const ArenaAllocator<U>& other) noexcept : arena_(other.arena_) {}
-
-  T* allocate(std::size_t count) {
-    return static_cast<T*>(arena_->allocate(internal::Bytes(count, sizeof(T)), alignof(T)));
-  }
-  void deallocate(T* block, std::size_t count) noexcept { arena_->deallocate(block, count * sizeof(T), alignof(T)); }
-
-  template <typename U>
-  bool operator==(const ArenaAllocator<U>& other) const noexcept {
-    return arena_ == other.arena_;
-  }
-  template <typename U>
-  bool operator!=(const ArenaAllocator<U>& other) const noexcept {
-    return arena_ != other.arena_;
-  }
-
- private:
-  template <typename U>
-  friend class ArenaAllocator;
-
-  Arena* arena_;
-};
+using ArenaAllocator = internal::ContainerAllocator<T, internal::ArenaSource>;
 
 }  // namespace nram::memory
 

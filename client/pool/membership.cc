@@ -8,6 +8,7 @@
 
 #include "absl/algorithm/container.h"
 #include "base/clock.h"
+#include "base/poll_until.h"
 #include "client/pool/io.h"
 
 namespace nram {
@@ -223,15 +224,9 @@ void Membership::Leave(const IoPlace& place) {
     held_.erase(it);
   }
   if (!map->CheckUsable().ok()) return;  // it is destroyed
-  const auto wait_a_little = [](int ms) {
-    Mutex none;
-    CondVar nothing;
-    MutexLock lock(&none);
-    nothing.WaitUntil(&none, DeadlineAfterMs(ms));
-  };
   // The region's own reference, and the one here.
   const int64_t let_go_ns = NowNs() + kLetGoMs * kNsPerMs;
-  while (map->references() > 2 && NowNs() < let_go_ns) wait_a_little(1);
+  while (map->references() > 2 && NowNs() < let_go_ns) SleepMs(1);
   const int64_t deadline_ns = NowNs() + home_->options->io_timeout_ms * kNsPerMs;
   const bool is_quiet = map->references() <= 2 && Settle(place, deadline_ns);
   // A member may be away for a moment, and what is told to the others alone goes with them.
@@ -249,7 +244,7 @@ void Membership::Leave(const IoPlace& place) {
     if (map->is_fenced()) return;  // it is another client's to leave
     if (least > 0) told = Tell(map, &held.view, members, static_cast<uint32_t>(least), deadline_ns);
     if (told == all.size() || NowNs() >= patience_ns) break;
-    wait_a_little(10);
+    SleepMs(10);
   }
   if (map->is_fenced()) return;
   if (told == 0) {

@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "base/clock.h"
+#include "base/poll_until.h"
 #include "client/pool/placing.h"
 #include "proto/price.h"
 
@@ -25,11 +26,7 @@ void Repairer::AwaitStopped() {
            absl::c_any_of(freeing_, [](const Freeing& freeing) { return freeing.busy.load(); });
   };
   // Everything that they wait for has been told that the pool closes.
-  for (Mutex none; is_busy();) {
-    CondVar nothing;
-    MutexLock lock(&none);
-    nothing.WaitUntil(&none, DeadlineAfterMs(1));
-  }
+  PollUntil(INT64_MAX, 1, [&] { return !is_busy(); });
   at_map_ = nullptr;
   for (Slot& slot : slots_) slot.map = nullptr;
   MutexLock lock(&mu_);
