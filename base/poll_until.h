@@ -15,9 +15,9 @@ inline void SleepMs(int64_t ms) { (void)poll(nullptr, 0, static_cast<int>(ms)); 
 // Calls `done` every `every_ms` until it returns true or `deadline_ns` on the monotonic clock has passed. Calls it at
 // least once, and returns what it returned last.
 //
-// Only for what nobody can signal: a file that another process writes, a lock of flock(2), a table of the kernel's. A
-// change that this process makes has a CondVar, an EventCount or an eventfd; the end of a process has
-// base/subprocess.h.
+// Only for changes that no thread can signal: a file that another process writes, a lock of flock(2), a table of the
+// kernel's, or the end of a teardown that happens once. Other changes that this process makes have a CondVar, an
+// EventCount or an eventfd; the end of a process has base/subprocess.h.
 template <typename Done>
 bool PollUntil(int64_t deadline_ns, int64_t every_ms, Done done) {
   while (!done()) {
