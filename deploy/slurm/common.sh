@@ -1,23 +1,25 @@
 # The common part of the scripts for Slurm: sourced, not run. /etc/nram/slurm.conf may change these settings:
-#   NRAM_JOB_DONATE   how much each node of a job lends to the job's pool (--donate; default auto: its available memory
-#                     less a reserve)
+#   NRAM_JOB_DONATE   the memory that each node of a job lends to the job's pool (--donate; default auto: its available
+#                     memory less a reserve)
 #   NRAM_JOB_PORT     the first of the ports; each job takes two of the 24000 from there (default 7100). Jobs whose ids
 #                     differ by a multiple of 12000 begin with the same two: on one node, the later job takes the next
-#                     two that are free. All nodes of a larger job must have the same two. Where these are taken, the
-#                     node lends the job nothing, and its log and its tasks' output say so.
+#                     two free ports. All nodes of a larger job need the same two. A node where these are taken lends
+#                     the job nothing; its log and its tasks' output say so
 #   NRAM_JOB_FLAGS    further flags of nram-memserver
-#   NRAM_JOB_LEAVE_MS how long a node that leaves a job may take to move what it stores to the job's other nodes
-#                     (--leave-within-ms; default 60000). At the end of a job nobody moves anything: then the server
-#                     ends when no client of the job has a lease, or after 5 s
+#   NRAM_JOB_LEAVE_MS the time in which a node that leaves a job moves its data to the job's other nodes
+#                     (--leave-within-ms; default 60000). Nothing moves at the end of a job: the server ends when no
+#                     client of the job has a lease, or after 5 s
 #   NRAM_JOB_SECRET   a file of root's, the same on all nodes (default /etc/nram/slurm.secret; make it with
-#                     openssl rand -out FILE 32). Each job's certificates are derived from it, so that only the job's
-#                     user uses the job's pool, over TLS
-#   NRAM_JOB_UNAUTHENTICATED   yes: without that file, a pool that whoever reaches the ports may use. Otherwise there
-#                     is none then
-#   NRAM_JOB_ASKED    yes: only a job that asks has a pool, by the word nram in its comment. With nram=SIZE each of its
-#                     nodes lends SIZE at most, instead of NRAM_JOB_DONATE (sbatch --comment=nram=4G)
-#   NRAM_JOB_METRICS  a directory of root's: the servers answer Prometheus then, each at a port that the kernel chooses,
-#                     and NODE-job-ID.json in that directory says where (for file_sd_configs)
+#                     openssl rand -out FILE 32). Each job's certificates derive from it, so that only the job's user
+#                     uses the job's pool, over TLS
+#   NRAM_JOB_UNAUTHENTICATED   yes: without that file, every peer that reaches the ports may use the pool. Otherwise a
+#                     job without that file has no pool
+#   NRAM_JOB_ASKED    yes: only a job with the word nram in its comment has a pool. With nram=SIZE each of its nodes
+#                     lends at most SIZE, and no more than it has to spare, instead of NRAM_JOB_DONATE (sbatch
+#                     --comment=nram=4G). Blanks, commas and semicolons separate other words
+#   NRAM_JOB_METRICS  a directory of root's, shared with Prometheus' host: each server answers Prometheus on a port that
+#                     the kernel chooses, and NODE-job-ID.json in that directory names it (for file_sd_configs) until
+#                     the job ends
 # The nodes of a job must reach each other on these ports.
 
 # Slurm gives its scripts no search path.

@@ -1,19 +1,18 @@
 #!/usr/bin/env bash
-# Slurm Epilog, on each node of a job, as root: ends the memory server that the Prolog started, and takes away the job's
-# mounts of the pool. If the job goes on on other nodes, its programs there move what the server stores to them, for
-# NRAM_JOB_LEAVE_MS at most. What is left is lost.
+# Slurm Epilog, on each node of a job, as root: ends the memory server that the Prolog started, and removes the job's
+# mounts of the pool. If the job continues on other nodes, its programs there move the server's data to those nodes for
+# at most NRAM_JOB_LEAVE_MS. The remaining data is lost.
 # Install: Epilog=/etc/nram/slurm/epilog.sh in slurm.conf.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
-# Takes away the mounts that the job's user made of its pool; otherwise dead mounts would stay. The user may redirect
-# any path between the look here and its use. So fusermount3 unmounts with the user's own rights, which reach the user's
-# mounts alone.
+# Removes the user's mounts of the job's pool; otherwise dead mounts would remain. The user may redirect any path
+# between the check here and its use. So fusermount3 runs with the user's own rights, which reach no other mounts.
 uid=${SLURM_JOB_UID:-0}
 gid=${SLURM_JOB_GID:-$(id -g "$uid" 2> /dev/null || echo 65534)}
-# The wait for a process of this script has an end: in a filesystem of the user's own it may get no answer, and cannot
-# be ended either.
-await() { # pid, seconds, what it does
+# The wait for a process of this script has a deadline: a filesystem of the user's may never answer it, and then the
+# process cannot be ended either.
+await() { # pid, seconds, its task
   local end=$((SECONDS + $2))
   while kill -0 "$1" 2> /dev/null; do
     if [ "$SECONDS" -ge "$end" ]; then
@@ -37,17 +36,17 @@ for mount in "${mounts[@]}"; do
   [[ $type == fuse* && ,$options, == *,user_id=$uid,* ]] || continue
   decode from "$source"
   decode directory "$point"
-  # Those of the pool; and what lies over the user's certificates, since it would keep them here.
+  # Mounts of the pool, and mounts over the user's certificates, which would keep these here.
   [[ $type == fuse.nram && $from == "$job_directory/pool" || $directory == "$job_directory"/* ]] || continue
   unmount "$directory"
 done
 
 pid=$(cat "$job_directory/memserver.pid" 2> /dev/null || true)
-ours() { # the pid may be another process's by now, or one that has ended and nobody has waited for
+ours() { # by now the pid may be another process's, or a zombie's
   [ -n "$pid" ] && [[ $(cat "/proc/$pid/stat" 2> /dev/null || true) == "$pid (nram-memserver) "[!ZX]* ]]
 }
 if ours; then
-  # Once: a second signal would end it at once.
+  # One signal: a second would end it at once.
   kill -TERM "$pid" || true
   for _ in $(seq $((NRAM_JOB_LEAVE_MS / 100 + 50))); do
     ours || break
@@ -56,6 +55,6 @@ if ours; then
   ! ours || kill -KILL "$pid" || true
 fi
 [ -z "$NRAM_JOB_METRICS" ] || rm -f "$job_metrics"
-# The directory tls is the user's. Whatever has been done there, Slurm is not to drain the node for it.
+# The directory tls is the user's. Nothing that the user did there may make Slurm drain the node.
 rm -rf --one-file-system "$job_directory" < /dev/null > /dev/null 2>&1 &
 await $! 20 "removing $job_directory"

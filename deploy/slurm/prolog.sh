@@ -7,8 +7,8 @@ set -euo pipefail
 
 # If a node's server does not start, the job has a smaller pool. (If the Prolog failed, Slurm would drain the node.)
 skip() {
-  # The program that answers on this node's port is not this job's server. (The other nodes of the job cannot know that:
-  # choose NRAM_JOB_PORT so that nothing else listens there.)
+  # Another program answers on this node's port. (The other nodes of the job cannot know that: choose NRAM_JOB_PORT so
+  # that nothing else listens there.)
   if [ -r "$job_directory/pool" ]; then
     grep -v "^${SLURMD_NODENAME:-$(hostname -s)}:" "$job_directory/pool" > "$job_directory/pool.new" || true
     mv "$job_directory/pool.new" "$job_directory/pool"
@@ -20,12 +20,12 @@ skip() {
 
 if [ "$NRAM_JOB_ASKED" = yes ]; then
   asks=
-  # Any word may be in a comment; it is the user's.
+  # The comment is the user's, and may have any words.
   IFS=$' \t\n,;' read -rd '' -a words <<< "${SLURM_JOB_COMMENT:-}" || true
   for word in "${words[@]}"; do
     case "$word" in
       nram) asks=yes ;;
-      # At most that, and no more than the node has to spare.
+      # At most SIZE, and no more than the node has to spare.
       nram=?*) asks=yes NRAM_JOB_DONATE=auto:-${word#nram=} ;;
     esac
   done
@@ -41,15 +41,15 @@ name_servers() { # port
 }
 name_servers "$job_port"
 
-# The address under which the other nodes know this one.
+# The address by which the other nodes reach this one.
 addresses=$(getent ahostsv4 "${SLURMD_NODENAME:-$(hostname -s)}" | awk '{print $1}') || true
 address=$(printf '%s\n' "$addresses" | awk '!/^127\./ {print; exit}')
-# For other nodes, loopback would be themselves.
+# Loopback is enough for a job of one node only.
 [ -n "$address" ] || [ "$(wc -w <<< "$nodes")" -gt 1 ] || address=${addresses%%$'\n'*}
 [ -n "$address" ] || skip "this node's name has no address but loopback's (see /etc/hosts)"
 
-# All nodes derive the job's authority from the site's secret, since their prologs do not meet. The client's files are
-# the job user's alone, the server's root's.
+# All nodes derive the job's authority from the site's secret, since their prologs do not communicate. Only the job's
+# user can read the client's files, and only root the server's.
 if [ -r "$NRAM_JOB_SECRET" ]; then
   said=$(umask 077 && nram keygen "$job_directory/server-tls" --secret="$NRAM_JOB_SECRET" \
     --purpose="slurm ${SLURM_CLUSTER_NAME:-} $SLURM_JOB_ID" --host="${SLURMD_NODENAME:-$(hostname -s)}" \
@@ -70,7 +70,7 @@ fi
 
 figures=()
 [ -z "$NRAM_JOB_METRICS" ] || figures=(--metrics="$address:0")
-# Tells Prometheus where the server's figures are.
+# Tells Prometheus the server's port.
 tell_prometheus() {
   [ -n "$NRAM_JOB_METRICS" ] || return 0
   local port
@@ -84,7 +84,7 @@ tell_prometheus() {
 # Starts the server on two ports, which it keeps while it lives. Returns 0 if it serves, 1 if the ports are taken.
 start_on() { # port
   rm -f "$job_directory/ready"
-  # The job's own processes come first.
+  # The job's own processes have priority.
   # shellcheck disable=SC2086 # flags are words
   setsid nice -n 10 nram-memserver --donate="$NRAM_JOB_DONATE" --listen="$address" "$admits" --port="$1" \
     --leave-within-ms="$NRAM_JOB_LEAVE_MS" --ready-file="$job_directory/ready" "${figures[@]}" $NRAM_JOB_FLAGS \
