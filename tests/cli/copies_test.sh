@@ -122,12 +122,12 @@ expect 2 "from 1 to 4" "$nram" mount "$directory/m" --copies=9
 
 # Three servers of one machine are no three hosts.
 "$nram" up --servers=3 --donate=128M > /dev/null
-expect 1 "each copy goes to a host of its own, and the pool has 1 host" "$nram" mount "$directory/m" --copies=2
+expect 1 "each copy needs its own host, and the pool has 1 host" "$nram" mount "$directory/m" --copies=2
 down 3
 
 # Two hosts have room for two copies, not for three, and a move has nowhere to go.
 "$nram" up --servers=2 --donate=128M --pretend-hosts > /dev/null
-expect 1 "--copies=3: each copy goes to a host of its own, and the pool has 2 hosts" \
+expect 1 "--copies=3: each copy needs its own host, and the pool has 2 hosts" \
   "$nram" mount "$directory/m" --copies=3
 expect 0 "with 2 copies" "$nram" mount "$directory/m" --copies=2
 put one 1M

@@ -36,7 +36,7 @@ expect 2 "--copies needs --backend=pool" "$nram" mount "$directory/m" --copies=2
 expect 2 "--expendable needs --backend=pool" "$nram" mount "$directory/m" --expendable --backend=memory
 expect 2 "--expendable and --swap contradict each other" "$nram" mount "$directory/m" --expendable --swap
 expect 2 "--expendable and --no-gc contradict each other" "$nram" mount "$directory/m" --expendable --no-gc
-expect 1 "--copies=2: each copy goes to a host of its own" "$nram" mount "$directory/m" --copies=2
+expect 1 "--copies=2: each copy needs its own host" "$nram" mount "$directory/m" --copies=2
 expect 2 "unexpected word" "$nram" mount "$directory/m" "$directory/full"
 expect 1 "No such file" "$nram" mount "$directory/m" --pool=/does/not/exist
 expect 1 "no memory server of the pool answers" "$nram" mount "$directory/m" --pool=127.0.0.1:9

@@ -68,11 +68,11 @@ expect 2 "how large?" "$nram" swapon
 expect 2 "is not a size" "$nram" swapon plenty
 expect 2 "expected at least 16.0 MiB" "$nram" swapon 1M
 expect 2 "a swap area of 50 bytes" "$nram" swapon 50
-expect 1 "forgets what it is given" "$nram" swapon 64M --backend=null
+expect 1 "discards all data" "$nram" swapon 64M --backend=null
 expect_nothing "a backend that forgets"
 expect 2 "--copies: \"5\" is not accepted: expected a whole number from 1 to 4" "$nram" swapon 64M --copies=5
 expect 1 "--copies needs --backend=pool" "$nram" swapon 64M --copies=2 --backend=memory "${protection[@]}"
-expect 1 "each copy goes to a host of its own" "$nram" swapon 64M --copies=2 "${protection[@]}"
+expect 1 "each copy needs its own host" "$nram" swapon 64M --copies=2 "${protection[@]}"
 expect_nothing "more copies than the pool has hosts"
 expect 2 "is no name" "$nram" swapon 64M --name=../x
 expect 1 "the pool has not 1.00 GiB to spare" "$nram" swapon 1G "${protection[@]}"
