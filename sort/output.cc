@@ -103,7 +103,7 @@ absl::StatusOr<Output> Output::Open(const std::string& path, absl::Span<const st
       if (error == 0) return output;
     }
     if (!exists || (error != EACCES && error != EPERM && error != EROFS)) {
-      return ErrnoStatus(error, "create " + output.target_ + ".XXXXXX");
+      return ErrnoStatus(error, "create a temporary file beside " + output.target_);
     }
     if (output.is_input_) {
       return absl::FailedPreconditionError(absl::StrCat(

@@ -111,10 +111,10 @@ interrupt() {
   kill -"$1" "$drain"
   wait "$drain" || code=$?
   [ "$code" -eq "$2" ] || fail "drain ended by SIG$1: exit $code: $(cat "$directory/messages")"
-  grep -q "$victim goes on leaving, and nram drain $victim --undo ends that" "$directory/messages" ||
+  grep -q "$victim is still being emptied, and nram drain $victim --undo ends that" "$directory/messages" ||
     fail "drain ended by SIG$1 said: $(cat "$directory/messages")"
   holds ".servers[] | select(.name == \"$victim\").leaving" || fail "a signal has ended more than the command"
-  expect 0 "takes new pages again" "$nram" drain "$victim" --undo
+  expect 0 "accepts new spans again" "$nram" drain "$victim" --undo
   holds ".servers | all(.leaving or .draining | not)" || fail "--undo has not ended it: $(status)"
 }
 

@@ -82,7 +82,7 @@ expect_nothing "without root"
 expect 1 "there is no swap area named swap" "$nram" swapoff swap
 
 # swapon warns of a pool of this host's own RAM.
-expect 0 "run on this very machine" "$nram" swapon 64M --priority=5 "${protection[@]}"
+expect 0 "run on this machine" "$nram" swapon 64M --priority=5 "${protection[@]}"
 grep -q "$("$nram" swaps --json | jq -r '.[0].device')" /proc/swaps || fail "the kernel does not have it"
 "$nram" swaps --json |
   jq -e '.[0] | .active and .daemon_alive and .priority == 5 and .size_bytes == 67108864 and .copies == 1 and

@@ -21,7 +21,7 @@ expect 2 "expected flags, then --" "$nram" run true
 expect 2 ", or auto" "$nram" run --budget=4M -- true
 expect 127 "no such program" "$nram" run -- "$directory/none"
 expect 127 "no such program in \$PATH" "$nram" run -- no-such-program-anywhere
-expect 126 "no executable file" "$nram" run -- "$directory"
+expect 126 "not an executable file" "$nram" run -- "$directory"
 cp "$workout" "$directory/setuid"
 chown 1234 "$directory/setuid" && chmod 4755 "$directory/setuid"
 expect 126 "setuid" "$nram" run -- "$directory/setuid" exit 0
@@ -43,7 +43,7 @@ expect 134 "" run -- "$workout" signal 6
 [ "$(echo hello | run -- cat)" = hello ] || fail "the standard streams"
 expect 0 "can be run" run --dry -- "$workout" exit 3
 expect 125 "one cannot be within the other" run -- "$nram" run -- "$workout" exit 0
-expect 0 "which was not outgrown" "$nram" run --budget=auto --stats -- "$workout" fill 8
+expect 0 "not outgrown" "$nram" run --budget=auto --stats -- "$workout" fill 8
 
 # A program that fits is never armed.
 stats "$workout" fill 8
