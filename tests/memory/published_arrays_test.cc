@@ -185,7 +185,7 @@ TEST_F(PublishedArraysTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(ErrorOf(ArrayOf("", field_, NRAM_UINT64, {})), EINVAL);
   EXPECT_EQ(ErrorOf(ArrayOf("a\n", field_, NRAM_UINT64, {})), EINVAL);
   EXPECT_EQ(ErrorOf(ArrayOf("good", field_, NRAM_UINT64, {})), EINVAL);
-  EXPECT_THAT(nram_error(), HasSubstr("there twice"));
+  EXPECT_THAT(nram_error(), HasSubstr("appears twice"));
   EXPECT_EQ(ErrorOf(ArrayOf("a", field_, static_cast<nram_element>(15), {})), EINVAL);
   EXPECT_THAT(nram_error(), HasSubstr("type 15"));
   EXPECT_EQ(ErrorOf(ArrayOf("a", field_, NRAM_INT8, std::vector<uint64_t>(9, 1))), EINVAL);

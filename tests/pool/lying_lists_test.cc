@@ -88,7 +88,7 @@ TEST_F(LyingListsTest, SpansWithoutEndOrderOrBounds) {
     for (uint64_t i = 0; i < 10'000; ++i) reply->add_spans(request.from_span() + i * 64);
     reply->set_next_span(request.from_span() + 10'000 * 64);
   });
-  EXPECT_THAT(std::string(far.message()), HasSubstr("more spans than this client can keep"));
+  EXPECT_THAT(std::string(far.message()), HasSubstr("more spans than this client can track"));
   EXPECT_LT(ReadProcessMemory().resident_bytes, before + kGiB);
 }
 
