@@ -47,7 +47,8 @@ uint32_t CrcOf(RecordHeader header, absl::string_view text) {
 }
 
 absl::Status Broken(absl::string_view what) {
-  return absl::DataLossError(absl::StrCat("the record of a version ", what, ": it is damaged, or written by a newer nram"));
+  return absl::DataLossError(
+      absl::StrCat("the record of a version ", what, ": it is damaged, or written by a newer nram"));
 }
 
 // --- Fields, of which nobody knows whether they are there.
@@ -134,7 +135,8 @@ absl::Status CheckRecord(const PublicationRecord& record) {
   if (record.time_ns < 0) return absl::InvalidArgumentError("a publication's time must not be before 1970");
   if (record.regions.empty() || record.regions.size() != record.lengths.size()) {
     return absl::InvalidArgumentError(absl::StrCat("a publication has ", record.regions.size(), " regions and ",
-                                                   record.lengths.size(), " lengths: expected at least one region, and one length for each"));
+                                                   record.lengths.size(), " lengths: expected one length for each "
+                                                   "region, and at least one"));
   }
   for (const VersionPlace& place : record.regions) NRAM_RETURN_IF_ERROR(CheckPlace(place));
   for (const uint64_t length : record.lengths) {
@@ -186,11 +188,11 @@ absl::StatusOr<PublicationRecord> DecodeRecord(absl::string_view bytes) {
   if (bytes.size() < sizeof header) return Broken("is too short");
   memcpy(&header, bytes.data(), sizeof header);
   if (header.magic == 0) return absl::NotFoundError("there is no record");
-  if (header.magic != kMagic || header.format != kFormat) return Broken("does not begin as one");
+  if (header.magic != kMagic || header.format != kFormat) return Broken("has no valid header");
   bytes.remove_prefix(sizeof header);
   if (header.bytes > bytes.size() || header.bytes > kPublicationBytesMax) return Broken("is longer than its slot");
   const absl::string_view text = bytes.substr(0, header.bytes);
-  if (CrcOf(header, text) != header.crc) return Broken("has another checksum");
+  if (CrcOf(header, text) != header.crc) return Broken("has a wrong checksum");
   NRAM_ASSIGN_OR_RETURN(PublicationRecord record,
                         RecordOf(json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false)));
   if (record.number != header.number) return Broken("has two numbers");

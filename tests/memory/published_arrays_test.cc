@@ -177,7 +177,7 @@ TEST_F(PublishedArraysTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(ErrorOf(ArrayOf("a", reinterpret_cast<char*>(field_) + 4, NRAM_FLOAT64, {1})), EINVAL);
   EXPECT_THAT(nram_error(), HasSubstr("multiples of 8"));
   EXPECT_EQ(ErrorOf(ArrayOf("a", &count, NRAM_UINT64, {})), EINVAL);
-  EXPECT_THAT(nram_error(), HasSubstr("\"a\" begins in none of the mappings"));
+  EXPECT_THAT(nram_error(), HasSubstr("\"a\" begins in none of the published mappings"));
   EXPECT_EQ(ErrorOf(ArrayOf("a", nullptr, NRAM_UINT64, {})), EINVAL);
   EXPECT_EQ(ErrorOf(ArrayOf("a", nullptr, NRAM_UINT64, {0, count + 1})), EINVAL);
   EXPECT_THAT(nram_error(), HasSubstr("does not fit"));
