@@ -64,7 +64,7 @@ absl::StatusOr<int> ProcessesOnThisNode() {
     if (tasks != nullptr || std::getenv(name) == nullptr) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("the budget is shared on this node (/node), but the launcher that has set $", name,
-                     " does not give the number of processes on this node: set a budget for each process, without /node"));
+                     " does not give the number of processes on this node: set a budget per process, without /node"));
   }
   if (tasks == nullptr) return 1;
   const char* const node = std::getenv(kSlurmNode);

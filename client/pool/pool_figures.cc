@@ -14,7 +14,7 @@ void AddServer(const ServerSession& session, Figures* figures) {
   const Figures::Labels server = {{"server", session.name()}};
   const ServerSession::LeaseTime lease = session.lease_time();
   figures->Gauge("nram_client_server_up", "1: this client can use the server.", session.usable(), server);
-  figures->Gauge("nram_client_server_away_seconds", "Time since the server went away; 0: it is not away.",
+  figures->Gauge("nram_client_server_away_seconds", "Time for which the server has been away; 0: it is not away.",
                  Seconds(session.AwayNs()), server);
   figures->Gauge("nram_client_server_silent", "1: a call got no answer in time within the last 10 s.",
                  session.was_silent(), server);

@@ -23,7 +23,7 @@ absl::Status CheckFile(int fd, const std::string& name, const struct stat& info)
   const bool is_roots = info.st_uid == 0;
   if (!is_roots && info.st_uid != geteuid()) {
     return absl::FailedPreconditionError(absl::StrCat(name, " belongs to user ", info.st_uid,
-                                                      ", who may read and change it: it must be this user's (chown ",
+                                                      ", so it is not secret: it must be this user's (chown ",
                                                       geteuid(), ") or root's"));
   }
   struct statfs system {};

@@ -112,5 +112,5 @@ bash -n <("$nram" completion bash)
 expect 2 "which shell" "$nram" completion fish
 expect 0 "" "$nram" bench pool --quick --only="4 KiB, 32"
 expect 0 "0 errors, 0 wrong" "$nram" bench load --seconds=1 --clients=4
-expect 1 "disks is no directory" "$nram" bench disks
+expect 1 "disks is not a directory" "$nram" bench disks
 echo "all good"
