@@ -20,7 +20,7 @@ from bench_places import MIB, Failure, later, run, say
 MEMORY_SLACK = 150 * MIB  # of a job's memory cgroup, beyond the memory that the job was told to use
 
 HELP = """usage: nram bench [DIR...] [flags]
-       nram bench pool|load [flags]
+       nram bench pool|load|tls [flags]
 
 Runs the same workloads in each DIR and, where possible, through the pool's API, and prints
 medians and their ratio to tmpfs. Without DIR, it uses a mount on a pool that it starts, tmpfs
@@ -47,8 +47,7 @@ is followed by the job's own processor time and the load of the machine: near 10
 measures the processors more than the storage. As root, caches are dropped before each run. Sorts
 need three times --size in each DIR; nothing runs if that is missing.
 
-`nram bench pool` and `nram bench load` compare the pool with a bare socket: see
-`nram bench pool --help`.
+`nram bench pool`, `load` and `tls` measure the pool alone: see `nram bench pool --help`.
 
 example: nram bench --rounds=3 --html=report.html
 """
