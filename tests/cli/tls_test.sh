@@ -91,7 +91,7 @@ expect 0 "No regions." "$nram" regions --all-tenants --pool="$pool" --tls-dir="$
 expect 1 "needs the role operator" "$nram" regions --all-tenants --pool="$pool" --tls-dir="$keys"
 
 # Renewed: the same names again, and no restart.
-expect 0 "new certificates of the authority that was there" "$nram" keygen "$keys"
+expect 0 "new certificates of the existing authority" "$nram" keygen "$keys"
 cp "$keys/server.key" "$keys/server.pem" "$directory/server/"
 expect 0 "total" "$nram" df --pool="$pool" --tls-dir="$keys"
 
