@@ -37,7 +37,8 @@ mkdir "$directory/server"
 cp "$keys/ca.pem" "$keys/server.pem" "$keys/server.key" "$directory/server/"
 
 # Starts that a server refuses.
-expect 2 "Make certificates (nram keygen DIR --host=NAME-THAT-CLIENTS-DIAL)" "$memserver" --donate=128M --listen=0.0.0.0 --tls-dir=none
+expect 2 "Make certificates (nram keygen DIR --host=NAME-THAT-CLIENTS-DIAL)" \
+  "$memserver" --donate=128M --listen=0.0.0.0 --tls-dir=none
 expect 1 "ca.pem" "$memserver" --donate=128M --tls-dir="$directory"
 expect 2 "contradict each other" "$memserver" --donate=128M --tls-dir="$keys" --allow-unauthenticated
 chmod 644 "$directory/server/server.key"
