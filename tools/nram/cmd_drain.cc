@@ -181,7 +181,7 @@ A server with --leave-within-ms is emptied the same way, but faster, when it get
 server whose donor is short of memory asks for a part of its stored pages back
 (docs/giving-back.md).
 
-Where servers have certificates, this needs the role operator (docs/security.md).
+Over TCP, a server with certificates requires the role operator for this (docs/security.md).
 
 )",
        R"(
