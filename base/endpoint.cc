@@ -70,7 +70,7 @@ absl::Status LookUpOnAThread(const HostLookup& resolver, const std::shared_ptr<L
   } catch (const std::system_error& error) {
     --lookups;
     return absl::UnavailableError(
-        absl::StrCat("cannot look up host ", lookup->host, ": no thread for it (", error.what(), ")"));
+        absl::StrCat("cannot look up host ", lookup->host, ": cannot start a thread (", error.what(), ")"));
   }
   MutexLock lock(&lookup->mu);
   while (!lookup->has_ended && MonotonicNs() < deadline_ns) lookup->ended.WaitUntil(&lookup->mu, deadline_ns);

@@ -58,7 +58,7 @@ void Poller::Arm(Client* client, int fd, bool armed, bool for_output) {
 void Poller::Disarm(int fd) { PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr) == 0); }
 
 void Poller::Watch(int fd) {
-  CHECK_EQ(watched_fd_.exchange(fd), -1) << "somebody watches already";
+  CHECK_EQ(watched_fd_.exchange(fd), -1) << "another thread watches already";
   epoll_event event{.events = EPOLLIN, .data = {.ptr = this}};
   PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
 }

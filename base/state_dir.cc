@@ -28,7 +28,7 @@ absl::Status CheckStateDir(const std::string& directory) {
                     : (info.st_mode & (S_IWGRP | S_IWOTH)) != 0    ? " may be written to by others"
                                                                    : nullptr;
   if (why == nullptr) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat(path, why, "; set NRAM_STATE_DIR to a place of your own"));
+  return absl::PermissionDeniedError(absl::StrCat(path, why, "; set NRAM_STATE_DIR to a directory of your own"));
 }
 
 absl::Status MakeStateDir(const std::string& directory) {

@@ -14,13 +14,13 @@ void AddDoorFigures(bool is_swap, const std::string& place, const Filesystem& fi
   const auto bytes = [&](fsblkcnt_t blocks) {
     return static_cast<double>(blocks) * static_cast<double>(stat.f_frsize);
   };
-  figures->Gauge("nram_door_info", "1; its labels say what the program serves.", 1,
+  figures->Gauge("nram_door_info", "1; the labels identify the mount or swap area.", 1,
                  {{"version", kVersion}, {"door", is_swap ? "swap" : "mount"}, {"place", place}});
-  figures->Gauge("nram_door_size_bytes", "How much data it could have, as df shows it.", bytes(stat.f_blocks));
-  figures->Gauge("nram_door_free_bytes", "Of that: what is free.", bytes(stat.f_bavail));
-  figures->Gauge("nram_door_inodes", "How many files and directories it could have.",
+  figures->Gauge("nram_door_size_bytes", "Size in bytes, as df shows it.", bytes(stat.f_blocks));
+  figures->Gauge("nram_door_free_bytes", "Free bytes.", bytes(stat.f_bavail));
+  figures->Gauge("nram_door_inodes", "Maximum of files and directories.",
                  static_cast<double>(stat.f_files));
-  figures->Gauge("nram_door_inodes_free", "Of them: how many there are not.", static_cast<double>(stat.f_ffree));
+  figures->Gauge("nram_door_inodes_free", "Free inodes.", static_cast<double>(stat.f_ffree));
   if (pool != nullptr) AddPoolFigures(*pool, figures);
 }
 

@@ -94,8 +94,8 @@ absl::Status FuseMount::CheckDirectory() const {
   const auto failed = [&](int error) {
     const char* const advice = error == ENOENT ? "; make the directory first"
                                : error == ENOTCONN
-                                   ? "; a filesystem is mounted there whose daemon is gone, and `nram umount` "
-                                     "takes it away"
+                                   ? "; the daemon of the filesystem mounted there is gone: `nram umount` "
+                                     "removes the mount"
                                    : "";
     return absl::FailedPreconditionError(absl::StrCat(path, ": ", strerror(error), advice));
   };
@@ -113,7 +113,7 @@ absl::Status FuseMount::CheckDirectory() const {
   }
   if (entries > 2 && !options_.nonempty) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, ": is not empty, and a mount would hide what is in it; choose another or add --nonempty"));
+        absl::StrCat(path, ": is not empty, and a mount would hide its files; choose another or add --nonempty"));
   }
   return absl::OkStatus();
 }
@@ -124,8 +124,8 @@ absl::Status FuseMount::Mount() {
   }
   if (access("/dev/fuse", R_OK | W_OK) != 0) {
     return absl::FailedPreconditionError(
-        "this user may not open /dev/fuse: mount as root, or let users mount as Debian's udev rule does, with "
-        "`chmod 666 /dev/fuse`");
+        "this user may not open /dev/fuse: mount as root, or allow users to mount with `chmod 666 /dev/fuse`, as "
+        "Debian's udev rule does");
   }
   std::vector<std::string> words = {"nram-fsd", "-o"};
   std::vector<std::string> options = options_.options;
@@ -144,12 +144,12 @@ absl::Status FuseMount::Mount() {
   session_ = fuse_session_new(&args, &FuseAdapter::Operations(), sizeof(fuse_lowlevel_ops), &adapter_);
   fuse_opt_free_args(&args);
   if (session_ == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("mount options: ", last_fuse_message));
+    return absl::InvalidArgumentError(absl::StrCat("unknown or invalid mount options: ", last_fuse_message));
   }
   if (fuse_session_mount(session_, options_.directory.c_str()) != 0) {
     const std::string advice = geteuid() == 0 || access("/usr/bin/fusermount3", X_OK) == 0
                                    ? ""
-                                   : "; without root it needs fusermount3 (Debian's package fuse3)";
+                                   : "; users other than root need fusermount3 (Debian's package fuse3)";
     return absl::FailedPreconditionError(
         absl::StrCat("cannot mount on ", options_.directory, ": ",
                      last_fuse_message.empty() ? "fusermount3 refused" : last_fuse_message, advice));
@@ -164,7 +164,7 @@ absl::Status FuseMount::Mount() {
   const fuse_custom_io io{
       .writev = &WriteReply, .read = &ReadRequest, .splice_receive = nullptr, .splice_send = nullptr};
   if (fuse_session_custom_io(session_, &io, fuse_session_fd(session_)) != 0) {
-    return absl::InternalError("libfuse refuses its own descriptor");
+    return absl::InternalError("libfuse refuses its own file descriptor");
   }
   return absl::OkStatus();
 }
@@ -223,12 +223,12 @@ void FuseMount::Unmount(int64_t timeout_ms) {
       const uint64_t one = 1;
       (void)!write(synced->get(), &one, sizeof one);
     }).detach();
-    if (!wait_for(synced->get())) LOG(WARNING) << "what the kernel had not written back in time is lost";
+    if (!wait_for(synced->get())) LOG(WARNING) << "data that the kernel did not write back in time is lost";
     Detach();
-    LOG(INFO) << options_.directory << " is detached, for all but those who have files open there";
+    LOG(INFO) << options_.directory << " is detached; processes keep the files that they have open";
   }
   if (!wait_for(ended_fd())) {
-    LOG(WARNING) << "cutting off those who still have files open on " << options_.directory;
+    LOG(WARNING) << "ending the access of processes with open files on " << options_.directory;
   }
 }
 

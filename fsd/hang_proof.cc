@@ -71,7 +71,7 @@ absl::Status StartLogger() {
 absl::Status PrepareHangProof(bool unprotected) {
   absl::Status status;
   if (prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) != 0) status = ErrnoStatus(errno, "PR_SET_IO_FLUSHER");
-  status.Update(Annotate(WriteOomScore(-1000), "keep the OOM killer away"));
+  status.Update(Annotate(WriteOomScore(-1000), "set the OOM score"));
   // Real-time tasks may allocate from the reserve below min_free_kbytes (ALLOC_HARDER in mm/page_alloc.c). Without
   // that, the daemon that is to free memory waits for memory. Real-time tasks also run before those that spin in search
   // of memory. All threads have the same priority, so none starves another.
@@ -82,7 +82,7 @@ absl::Status PrepareHangProof(bool unprotected) {
         absl::StrCat(status.message(), "; serving swap needs CAP_SYS_RESOURCE, CAP_SYS_NICE and Linux 5.6");
     if (!unprotected) {
       return absl::FailedPreconditionError(
-          text + ". --unprotected does without: safe only where what swaps is in a limited memory cgroup");
+          text + ". --unprotected does without: safe only if the swapping programs are in a limited memory cgroup");
     }
     LOG(WARNING) << "unprotected: " << text;
   }

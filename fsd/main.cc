@@ -245,7 +245,7 @@ int ServeInBackground(const FsdOptions& options) {
     char buffer[512];
     for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
     if (said == "ok") return 0;
-    std::cerr << (said.empty() ? absl::StrCat("nram-fsd: it died while starting; see ", options.log_file, "\n") : said);
+    std::cerr << (said.empty() ? absl::StrCat("nram-fsd: died while starting; see ", options.log_file, "\n") : said);
     return 1;
   }
   setsid();

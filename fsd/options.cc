@@ -35,74 +35,74 @@ absl::Status ParseRepairRate(absl::string_view value, uint64_t* bytes_per_s) {
 constexpr char kHelp[] = R"(usage: nram-fsd DIRECTORY [flags]
 
 Mounts a temporary filesystem on DIRECTORY whose files are in the RAM of a pool of memory
-servers. `nram mount` starts it in the background; this is the daemon itself, for systemd
-and for looking at it in front. `umount DIRECTORY`, `nram umount`, SIGTERM and Ctrl-C end it;
-the files are then gone.
+servers. `nram mount` starts it in the background. This is the daemon itself, for systemd and
+for running it in the foreground. `umount DIRECTORY`, `nram umount`, SIGTERM and Ctrl-C end
+it; the files are then gone.
 
 What
   --pool=SPEC          host:port,host:port,..., a host file, dns:NAME[:PORT], or
                        etcd:HOST[:PORT],.../NAME (default: $NRAM_POOL, else the
                        local pool of `nram up`, else /etc/nram/pool)
-  --tls-dir=DIR        certificates (nram keygen), for servers that want some (default:
+  --tls-dir=DIR        certificates (nram keygen), for servers that require them (default:
                        $NRAM_TLS_DIR, else /etc/nram/tls)
-  --size=SIZE          at most so much data, 1M or more (default: as much as the pool has)
-  --copies=N           1..4 copies of each page, on servers of different hosts (default 1): the
-                       files then outlive the loss of N-1 of these hosts, and take N times
-                       their size of the pool; `df` and --size count a page once
-  --seal, --no-seal    whether servers get only ciphertext, and old pages that they play back are
-                       found (default: $NRAM_SEAL, else yes if some server is on another
-                       machine; see docs/security.md)
-  --repair-rate=RATE   how fast copies that were lost are made anew: bytes a second, or max
-                       (default: a quarter of the time that it would take)
+  --size=SIZE          limit on the files' data, 1M or more (default: as much as the pool has)
+  --copies=N           1..4 copies of each page, on servers of different hosts (default 1). The
+                       files survive the loss of N-1 of these hosts and take N times their
+                       size of the pool; `df` and --size count a page once
+  --seal, --no-seal    whether pages are sealed: servers get only ciphertext, and a changed or
+                       replayed page is an error (default: $NRAM_SEAL, else yes with --swap or
+                       if some server is on another machine; see docs/security.md)
+  --repair-rate=RATE   bandwidth for restoring lost copies: bytes a second, at least 1M, or max
+                       (default: repair works a quarter of the time)
   --inodes=N           1..4294967294 files and directories (default: half as many as this
                        machine's RAM has pages)
-  --gc, --no-gc        whether servers free the files by themselves when this daemon dies
-                       without a word (default: yes; without, `nram regions --orphans`
-                       shows what stayed)
-  --expendable         what is stored can be made again: servers may destroy it when their
-                       hosts need the memory and nothing else helps (docs/giving-back.md);
-                       not with --swap or --no-gc
-  --mode=OCTAL         of DIRECTORY (default 1777 for root, else 0755)
-  --backend=WHAT       pool; memory: this process's own, to compare; null: forget what is
-                       written, to see what FUSE costs
+  --gc, --no-gc        whether servers free the files if this daemon dies (default: yes; with
+                       --no-gc they become orphans, which `nram regions --orphans` lists)
+  --expendable         the files can be made again: servers may destroy them when their hosts
+                       need the memory and nothing else helps (docs/giving-back.md); not with
+                       --swap or --no-gc
+  --mode=OCTAL         mode of DIRECTORY (default 1777 for root, else 0755)
+  --backend=WHAT       pool (default); memory: this process's own memory, for comparison; null:
+                       discard all data, to measure the cost of FUSE
 
 Where and for whom
-  --nonempty           hide what is in DIRECTORY
+  --nonempty           allow a DIRECTORY that has files; the mount hides them
   --read-only          mount read-only
-  --allow-other        other users may use it (default for root; others need
-                       user_allow_other in /etc/fuse.conf); --no-allow-other: they may not
+  --allow-other        other users may use the mount (default for root; others need
+                       user_allow_other in /etc/fuse.conf); --no-allow-other: only this user
   --mount-options=LIST more options for the kernel, as in noexec,nosuid,noatime (strictatime
-                       cannot be had)
+                       is refused)
 
 How
-  --foreground         stay in front and log to standard error
-  --log-file=PATH      log there (default in the background: the state directory, see
+  --foreground         stay in the foreground and log to standard error
+  --log-file=PATH      log file (default in the background: in the state directory, see
                        nram up --help)
-  --pid-file=PATH      write the process id there once it is mounted
-  --metrics=HOST:PORT  answer Prometheus there, at /metrics, as in 127.0.0.1:9436. HOST is numeric,
-                       IPv4, and whoever reaches it may read the figures (docs/watching.md);
-                       port 0: the kernel's choice, which the log tells (default: none)
-  --threads=N          4..256 requests at once (default 16), of which read-ahead and
-                       write-back leave four to all else; each takes up to 2 MiB
-  --readahead=SIZE     0..64M that the kernel reads ahead of a sequential reader (default
-                       4M; needs root)
+  --pid-file=PATH      write the process id there once the filesystem is mounted
+  --metrics=HOST:PORT  serve Prometheus metrics there, at /metrics, as in 127.0.0.1:9436. HOST is
+                       a numeric IPv4 address; every host that reaches it may read the figures
+                       (docs/watching.md). Port 0: the kernel chooses, and the log tells
+                       (default: none)
+  --threads=N          4..256 requests at once (default 16). Read-ahead and write-back use at
+                       most N-4 of them. Each request takes up to 2 MiB
+  --readahead=SIZE     0..64M of read-ahead by the kernel for sequential readers (default 4M;
+                       needs root)
   --writeback, --no-writeback
-                       whether the kernel collects writes before it sends them (default:
-                       yes). It tells of errors with fsync and close then
-  --swap               the files will hold swap (`nram swapon` uses this): all memory locked and
-                       there from the start, never in the way of the kernel when it frees
-                       memory, room kept when holes are made; needs CAP_SYS_RESOURCE
-                       and CAP_SYS_NICE; SIGTERM does not end it, umount does
-  --unprotected        swap without that privilege: its memory is locked, but the kernel may
-                       have this daemon write pages out, or end it, when it needs memory
-  --io-timeout-ms=N    100..600000, after how long a server that does not answer is an I/O
-                       error (default 10000)
-  --fast-wake=WHEN     auto, on or off: keep this machine's idle processors from sleeping
-                       while there are many requests (default auto: yes, up to 16
-                       processors, where it may: root may, and others by a udev rule)
-  --spin=WHEN          auto, off, on or microseconds (0..10000) that the leading thread polls
-                       for answers and requests before it sleeps, if they usually come by
-                       then (default 20; with --swap: never)
+                       whether the kernel collects writes before it sends them (default: yes);
+                       fsync and close then report the errors
+  --swap               the files hold swap (`nram swapon` uses this). All memory is allocated and
+                       locked at the start, the daemon never waits for the kernel to free
+                       memory, and holes keep their room. Needs CAP_SYS_RESOURCE and
+                       CAP_SYS_NICE. SIGTERM does not end the daemon, umount does
+  --unprotected        swap without these privileges: memory is locked, but under pressure the
+                       kernel may make this daemon write pages out, or kill it
+  --io-timeout-ms=N    100..600000; if a server does not answer within N ms, the operation fails
+                       with an I/O error (default 10000)
+  --fast-wake=WHEN     auto, on or off: keep this machine's idle processors from sleeping while
+                       requests are frequent (default auto: on with up to 16 processors). Root
+                       may do so, other users need a udev rule
+  --spin=WHEN          auto, off, on or microseconds (0..10000): how long the leading thread
+                       polls for answers and requests before it sleeps, if they usually arrive
+                       within that time (default 20; with --swap: never)
   --help               this text
 
 example: nram-fsd /mnt/nram --size=4GiB --foreground
@@ -185,7 +185,7 @@ void FsdOptions::AddMountOption(absl::string_view option) {
 }
 
 absl::Status FsdOptions::Validate() const {
-  if (directory.empty()) return absl::InvalidArgumentError("which directory? For example: nram-fsd /mnt/nram");
+  if (directory.empty()) return absl::InvalidArgumentError("expected a directory, as in nram-fsd /mnt/nram");
   if (!metrics.empty()) {
     NRAM_RETURN_IF_ERROR(Annotate(ParseMetricsAddress(metrics).status(), "--metrics"));
   }
@@ -203,23 +203,23 @@ absl::Status FsdOptions::Validate() const {
   }
   if (expendable && swap) {
     return absl::InvalidArgumentError(
-        "--expendable and --swap contradict each other: nobody can make swapped-out pages again");
+        "--expendable and --swap contradict each other: swapped-out pages cannot be made again");
   }
   if (expendable && !gc) {
     return absl::InvalidArgumentError(
-        "--expendable and --no-gc contradict each other: what servers may destroy is not to outlive its owner");
+        "--expendable and --no-gc contradict each other: expendable files must not outlive this daemon");
   }
   for (const std::string& option : mount_options) {
     // The kernel answers most reads out of its cache and does not tell.
     if (option == "strictatime" || option == "norelatime") {
       return absl::InvalidArgumentError(absl::StrCat("the mount option ", option,
-                                                     " cannot be kept: what is read from the kernel's cache leaves no ",
-                                                     "access time; without it, access times are as with relatime"));
+                                                     " is not supported: reads from the kernel's cache leave no ",
+                                                     "access time. Without it, access times are as with relatime"));
     }
   }
   if (swap && backend == Backend::kNull) {
     return absl::InvalidArgumentError(
-        "--backend=null forgets what it is given: no place for swap; expected pool or memory");
+        "--backend=null discards all data and cannot hold swap: expected pool or memory");
   }
   return absl::OkStatus();
 }
@@ -239,7 +239,7 @@ absl::StatusOr<FsdOptions> FsdOptions::ParseMountHelper(const std::vector<std::s
       if (!absl::StartsWith(args[i], "-")) words.push_back(args[i]);
       continue;  // -s, -f, -n, -v: nothing to do
     }
-    if (++i == args.size()) return absl::InvalidArgumentError("-o needs options behind it");
+    if (++i == args.size()) return absl::InvalidArgumentError("-o needs options after it");
     for (const absl::string_view option : absl::StrSplit(args[i], ',', absl::SkipEmpty())) {
       const std::string name(option.substr(0, option.find('=')));
       if (ours.count(name) > 0 || (absl::StartsWith(name, "no-") && ours.count(name.substr(3)) > 0)) {

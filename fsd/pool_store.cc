@@ -71,7 +71,7 @@ class PoolStore : public BlockStore {
     for (auto& file : files) regions.push_back(std::move(static_cast<PoolFile*>(file.get())->region_));
     const absl::Status status = Region::DestroyAll(regions);
     if (!status.ok()) {
-      LOG_EVERY_N(WARNING, 100) << "freeing what was deleted: " << status;
+      LOG_EVERY_N(WARNING, 100) << "freeing deleted files: " << status;
     }
   }
 
@@ -97,9 +97,9 @@ std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, const PoolStoreOptions& opt
 absl::Status CheckHosts(const Pool& pool, int copies) {
   const int most = pool.CountHosts(/*with_away=*/true);
   if (copies <= most) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("--copies=", copies, ": each copy goes to a host of its own, and ",
+  return absl::FailedPreconditionError(absl::StrCat("--copies=", copies, ": each copy needs its own host, and ",
                                                     "the pool has ", most, most == 1 ? " host" : " hosts",
-                                                    ": add servers on others, or ask for fewer copies"));
+                                                    ": add servers on other hosts, or ask for fewer copies"));
 }
 
 }  // namespace nram

@@ -143,7 +143,7 @@ class RelocatingFile : public BlockFile {
       last_made_ns_ = MonotonicNs();
       NRAM_ASSIGN_OR_RETURN(layers_[next], store_->Create());
       count_.store(static_cast<uint8_t>(next + 1), std::memory_order_release);
-      LOG(WARNING) << "a server is lost: what is written anew goes elsewhere, layer " << static_cast<int>(next);
+      LOG(WARNING) << "a server is lost: new writes use other servers, layer " << static_cast<int>(next);
     }
     return next;
   }

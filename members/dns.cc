@@ -50,7 +50,7 @@ class Dns final : public MemberSource {
 
 absl::StatusOr<Endpoint> ParseDnsSpec(absl::string_view text) {
   absl::string_view name = text;
-  absl::StatusOr<Endpoint> endpoint = absl::InvalidArgumentError("it is no host");
+  absl::StatusOr<Endpoint> endpoint = absl::InvalidArgumentError("it is not a host");
   if (absl::ConsumePrefix(&name, "dns:") && !absl::StrContains(name, '/') && !absl::StrContains(name, ',')) {
     endpoint = ParseEndpoint(name, kDefaultServerPort);
   }

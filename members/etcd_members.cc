@@ -108,7 +108,7 @@ void EtcdMembers::Run() {
     if (absl::IsCancelled(ended) && again_.stopped()) return;
     // etcd has compacted these changes, but still has their keys: they are listed anew.
     if (absl::IsOutOfRange(ended)) {
-      LOG(INFO) << name_ << ": " << ended.message() << "; its keys are listed again";
+      LOG(INFO) << name_ << ": " << ended.message() << "; listing its keys again";
       again_.Wait(kAgainMinMs);
       continue;
     }
@@ -124,7 +124,7 @@ void EtcdMembers::Run() {
       is_told = false;
     }
     // Whoever needs the list says what it means to him.
-    LOG_IF(INFO, !std::exchange(is_told, true)) << name_ << " is not heard: " << ended.message();
+    LOG_IF(INFO, !std::exchange(is_told, true)) << name_ << " does not answer: " << ended.message();
     again_.Wait(again_ms);
     again_ms = std::min(2 * again_ms, times_.again_max_ms);
   }
@@ -151,7 +151,7 @@ void EtcdMembers::TakeListing(const EtcdClient::Listing& listing) {
     table_.Clear();
     for (const EtcdClient::Pair& pair : listing.pairs) lines.push_back(PutLocked(pair.key, pair.value));
     if (listing.count > static_cast<int64_t>(listing.pairs.size())) {
-      lines.push_back(absl::StrCat(name_, " has ", listing.count, " keys, and ", listing.pairs.size(), " are read"));
+      lines.push_back(absl::StrCat(name_, " has ", listing.count, " keys; only ", listing.pairs.size(), " are read"));
     }
     NoteHeardLocked();
   }

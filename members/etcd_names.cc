@@ -44,7 +44,7 @@ absl::StatusOr<NamedRegion> Decode(const std::string& value) {
   for (const std::string& server : record.servers) {
     NRAM_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(server, kDefaultServerPort));
     if (endpoint.is_unix() || endpoint.port == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", server, "\" is no host and port"));
+      return absl::InvalidArgumentError(absl::StrCat("\"", server, "\" is not a host and port"));
     }
     region.servers.push_back(std::move(endpoint));
   }
@@ -106,10 +106,10 @@ class EtcdNames final : public NameArbiter {
     for (int i = 0; i < kSwaps && MonotonicNs() < deadline_ns; ++i) {
       const absl::StatusOr<NamedRegion> holder = Decode(entry.value);
       if (entry.revision == 0 || !holder.ok() || holder->id != id) {
-        return absl::NotFoundError(absl::StrCat(PlaceOf(name), " is not that region's"));
+        return absl::NotFoundError(absl::StrCat(PlaceOf(name), " belongs to another region"));
       }
       if (region != nullptr && holder->epoch > region->epoch) {
-        return absl::NotFoundError(absl::StrCat(PlaceOf(name), " is a later owner's"));
+        return absl::NotFoundError(absl::StrCat(PlaceOf(name), " belongs to a later owner"));
       }
       if (region != nullptr && holder->epoch == region->epoch && holder->servers == region->servers) {
         return absl::OkStatus();
@@ -120,7 +120,7 @@ class EtcdNames final : public NameArbiter {
       if (swapped.done) return absl::OkStatus();
       entry = std::move(swapped.now);
     }
-    return absl::UnavailableError(absl::StrCat(PlaceOf(name), " changes all the time"));
+    return absl::UnavailableError(absl::StrCat(PlaceOf(name), " changes too often"));
   }
 
   // Asks one host after the other, until one answers.

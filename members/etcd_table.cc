@@ -15,7 +15,7 @@ absl::StatusOr<Member> ToMember(absl::string_view value) {
   NRAM_ASSIGN_OR_RETURN(const ServerRecord record, ServerRecord::Decode(value));
   NRAM_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(record.address, kDefaultServerPort));
   if (endpoint.is_unix() || endpoint.port == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", record.address, "\" is no host and port"));
+    return absl::InvalidArgumentError(absl::StrCat("\"", record.address, "\" is not a host and port"));
   }
   return Member{std::move(endpoint), record.state == "leaves"};
 }
@@ -36,7 +36,7 @@ std::string EtcdTable::Put(const std::string& key, absl::string_view value) {
 std::string EtcdTable::Remark(const std::string& key, const std::string& why) {
   const auto known = remarks_.find(key);
   if (known != remarks_.end() && known->second == why) return "";
-  const std::string line = absl::StrCat("etcd: the value of ", Printable(key, 200), " is passed over: ", why);
+  const std::string line = absl::StrCat("etcd: the value of ", Printable(key, 200), " is ignored: ", why);
   if (known != remarks_.end()) {
     known->second = why;
     return line;
@@ -45,7 +45,7 @@ std::string EtcdTable::Remark(const std::string& key, const std::string& why) {
     remarks_[key] = why;
     return line;
   }
-  return std::exchange(said_more_, true) ? "" : "etcd: more values are wrong, and are passed over without a line";
+  return std::exchange(said_more_, true) ? "" : "etcd: more values are wrong and ignored without a message";
 }
 
 void EtcdTable::Erase(const std::string& key) {

@@ -22,7 +22,7 @@ class HostFile final : public MemberSource {
   absl::StatusOr<std::vector<Member>> Look(int64_t) override {
     struct stat now {};
     if (stat(path_.c_str(), &now) != 0) return ErrnoStatus(errno, path_);
-    if (!S_ISREG(now.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path_, " is no regular file"));
+    if (!S_ISREG(now.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path_, " is not a regular file"));
     if (seen_ && IsSame(now)) return members_;
     seen_ = now;
     members_ = Read();
@@ -78,7 +78,7 @@ absl::StatusOr<std::vector<Endpoint>> ParseHostFile(absl::string_view text, absl
     NRAM_RETURN_IF_ERROR(Annotate(AddServer(line, &servers), absl::StrCat(path, " line ", number)));
   }
   if (servers.empty())
-    return absl::InvalidArgumentError(absl::StrCat(path, " names no server; write one host:port a line"));
+    return absl::InvalidArgumentError(absl::StrCat(path, " names no server; write one host:port on each line"));
   return servers;
 }
 

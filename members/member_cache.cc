@@ -56,14 +56,14 @@ absl::StatusOr<MemberCache::Known> MemberCache::Read() const {
   struct stat info {};
   if (lstat(path_.c_str(), &info) != 0) return ErrnoStatus(errno, path_);
   if (!S_ISREG(info.st_mode) || info.st_size > kBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat(path_, " is no cache of nram"));
+    return absl::InvalidArgumentError(absl::StrCat(path_, " is not a cache file of nram"));
   }
   Known known;
   known.age_s = std::max<int64_t>(time(nullptr) - info.st_mtim.tv_sec, 0);
   if (known.age_s > kAgeMaxS) return absl::NotFoundError(absl::StrCat(path_, " is older than a week"));
   NRAM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path_));
   if (!absl::StartsWith(text, FirstLine(source_))) {
-    return absl::InvalidArgumentError(absl::StrCat(path_, " is of another pool"));
+    return absl::InvalidArgumentError(absl::StrCat(path_, " belongs to another pool"));
   }
   NRAM_ASSIGN_OR_RETURN(known.servers, ParseHostFile(text, path_));
   return known;

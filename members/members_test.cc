@@ -150,7 +150,7 @@ TEST(HostFileTest, WhatIsNoFileAnyMoreIsAnError) {
   EXPECT_THAT(file->Look(0).value(), SizeIs(1));
   unlink(path.c_str());
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  EXPECT_THAT(std::string(file->Look(0).status().message()), HasSubstr("no regular file"));
+  EXPECT_THAT(std::string(file->Look(0).status().message()), HasSubstr("not a regular file"));
 }
 
 TEST(DnsTest, NamesAreParsed) {
@@ -195,10 +195,10 @@ TEST(DnsTest, AFlappingNameMovesNothing) {
 TEST(EtcdTableTest, BadValuesArePassedOverWithALineEach) {
   EtcdTable table;
   EXPECT_EQ(table.Put("k1", R"({"address": "a:1"})"), "");
-  EXPECT_THAT(table.Put("k2", "\x01 nonsense"), HasSubstr("k2 is passed over: it is no JSON object"));
+  EXPECT_THAT(table.Put("k2", "\x01 nonsense"), HasSubstr("k2 is ignored: it is not a JSON object"));
   EXPECT_EQ(table.Put("k2", "nonsense of another kind"), "") << "the same trouble";
-  EXPECT_THAT(table.Put("k2", R"({"address": "unix:/x"})"), HasSubstr("no host and port"));
-  EXPECT_THAT(table.Put("k3\n", R"({"address": 7})"), HasSubstr("is no text"));
+  EXPECT_THAT(table.Put("k2", R"({"address": "unix:/x"})"), HasSubstr("not a host and port"));
+  EXPECT_THAT(table.Put("k3\n", R"({"address": 7})"), HasSubstr("is not a string"));
   EXPECT_THAT(table.Members(), SizeIs(1));
   EXPECT_EQ(table.Put("k2", R"({"address": "b:2", "state": "leaves"})"), "");
   EXPECT_EQ(table.Put("k4", R"({"address": "b:2"})"), "");
@@ -239,7 +239,7 @@ TEST(MemberCacheTest, IsNotBelievedWhenOthersMayWriteOrItIsStrange) {
   EXPECT_TRUE(absl::IsPermissionDenied(cache.Read().status()));
   ASSERT_EQ(chmod((directory / "nram").c_str(), 0755), 0);
   ASSERT_TRUE(WriteFileAtomically(cache.path(), "a:1\n").ok());
-  EXPECT_THAT(std::string(cache.Read().status().message()), HasSubstr("of another pool"));
+  EXPECT_THAT(std::string(cache.Read().status().message()), HasSubstr("belongs to another pool"));
   ASSERT_TRUE(WriteFileAtomically(cache.path(), std::string(MemberCache::kBytesMax + 1, '#')).ok());
   EXPECT_FALSE(cache.Read().ok());
 }

@@ -32,7 +32,7 @@ absl::StatusOr<Role> ParseRole(absl::string_view word) {
   if (word == "operator") return Role::kOperator;
   if (word == "none") return Role::kNobody;
   return absl::InvalidArgumentError(absl::StrCat("\"", Printable(std::string(word), kTenantNameMax),
-                                                 "\" is no role: none, monitor, user or operator"));
+                                                 "\" is not a role: expected none, monitor, user or operator"));
 }
 
 absl::Status CheckIdentity(absl::string_view identity) {
@@ -40,19 +40,20 @@ absl::Status CheckIdentity(absl::string_view identity) {
   if (absl::StartsWith(identity, "spiffe://")) {
     // "spiffe://site/ci*" would be "spiffe://site/ci-of-somebody-else" too.
     if (!absl::EndsWith(identity, "*") || absl::EndsWith(identity, "/*")) return absl::OkStatus();
-    return absl::InvalidArgumentError("in a URI, a \"*\" follows a \"/\"");
+    return absl::InvalidArgumentError("in a URI, a \"*\" must follow a \"/\"");
   }
   if (absl::StartsWith(identity, "cn:") && identity.size() > 3) return absl::OkStatus();
   uint32_t uid = 0;
   if (absl::StartsWith(identity, "uid:") && absl::SimpleAtoi(identity.substr(4), &uid)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("\"", Printable(std::string(identity), 255),
-                                                 "\" is no identity: cn:NAME, spiffe://..., uid:N, anyone or *"));
+                                                 "\" is not an identity: expected cn:NAME, spiffe://..., uid:N, "
+                                                 "anyone or *"));
 }
 
 absl::Status CheckTenant(absl::string_view tenant, Role role) {
   if (tenant == kNoTenant) {
     if (role <= Role::kMonitor) return absl::OkStatus();
-    return absl::InvalidArgumentError("users and operators have a tenant");
+    return absl::InvalidArgumentError("the roles user and operator need a tenant");
   }
   const bool fits = tenant.size() <= kTenantNameMax && absl::c_all_of(tenant, [](char c) {
                       return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
@@ -76,14 +77,14 @@ absl::Status ParseLimit(absl::string_view word, TenantLimits* limits) {
   const uint64_t least = limit == &limits->connections ? 2 : 1;  // a client has two
   if (limit == nullptr || !absl::SimpleAtoi(value, limit) || *limit < least) {
     return absl::InvalidArgumentError(absl::StrCat("\"", Printable(std::string(word), 255),
-                                                   "\" is no limit: quota=BYTES, or connections=, leases=, regions= or "
-                                                   "calls= and a number from 1 (connections: 2)"));
+                                                   "\" is not a limit: expected quota=BYTES, or connections=, leases=, "
+                                                   "regions= or calls= and a number from 1 (connections: 2)"));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<AccessRule> ParseRule(const std::vector<absl::string_view>& words) {
-  if (words.size() < 3) return absl::InvalidArgumentError("a rule is an identity, a tenant and a role");
+  if (words.size() < 3) return absl::InvalidArgumentError("a rule needs an identity, a tenant and a role");
   AccessRule rule;
   rule.identity = std::string(words[0]);
   rule.tenant = std::string(words[1]);
@@ -112,13 +113,13 @@ absl::StatusOr<std::vector<AccessRule>> ParseAccessRules(absl::string_view text)
       const auto [it, is_first] = limits.try_emplace(rule->tenant, rule->limits);
       if (!is_first && it->second != rule->limits) {
         rule = absl::InvalidArgumentError(
-            absl::StrCat("tenant ", rule->tenant, " has other limits above: they are the tenant's, so say them once"));
+            absl::StrCat("tenant ", rule->tenant, " has other limits above: give a tenant's limits once"));
       }
     }
     if (!rule.ok()) return Annotate(rule.status(), absl::StrCat("line ", number));
     rules.push_back(*std::move(rule));
   }
-  if (rules.empty()) return absl::InvalidArgumentError("it has no rule, so it would let nobody in");
+  if (rules.empty()) return absl::InvalidArgumentError("it has no rule, so every client would be refused");
   return rules;
 }
 
@@ -152,7 +153,7 @@ absl::Status Access::Use(std::vector<AccessRule> rules) {
                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !numbers_.contains(rule.tenant); };
   // A number must never stand for two tenants.
   if (names_.size() + absl::c_count_if(rules, is_new) > kTenantsMax) {
-    return absl::ResourceExhaustedError("this server has had too many tenants since it started");
+    return absl::ResourceExhaustedError("too many tenants have used this server since it started");
   }
   limits_.clear();
   has_several_ = false;
@@ -177,7 +178,7 @@ void Access::Reload() {
   if (options_.file.empty()) return;
   absl::StatusOr<std::string> text = ReadFile(options_.file);
   if (!text.ok()) {
-    LOG_EVERY_N(ERROR, 60) << "the access rules stay as they were: " << text.status().message();
+    LOG_EVERY_N(ERROR, 60) << "the access rules are unchanged: " << text.status().message();
     return;
   }
   {
@@ -189,12 +190,12 @@ void Access::Reload() {
   absl::StatusOr<std::vector<AccessRule>> rules = ParseAccessRules(*text);
   if (!rules.ok()) {
     LOG(ERROR) << options_.file
-               << " has a mistake, and the access rules stay as they were: " << rules.status().message();
+               << " has an error, so the access rules are unchanged: " << rules.status().message();
     return;
   }
   const size_t count = rules->size();
   if (const absl::Status used = Use(*std::move(rules)); !used.ok()) {
-    LOG(ERROR) << options_.file << ": " << used.message() << "; the access rules stay as they were";
+    LOG(ERROR) << options_.file << ": " << used.message() << "; the access rules are unchanged";
     return;
   }
   LOG(INFO) << options_.file << ": " << count << " access rules loaded";
@@ -231,7 +232,7 @@ absl::Status Access::Check(const Principal& principal, Action action) {
       break;
     case Action::kAllRegions:
       least = Role::kOperator;
-      what = "see or destroy what others have stored";
+      what = "see or destroy regions of other tenants";
       break;
     case Action::kDrain:
       least = Role::kOperator;
@@ -242,7 +243,7 @@ absl::Status Access::Check(const Principal& principal, Action action) {
   if (principal.role == Role::kNobody) {
     if (principal.identity.empty()) {
       return absl::UnauthenticatedError(
-          "this server wants to know who asks: over TCP by a certificate (--tls-dir=DIR at the client; nram keygen)");
+          "this server identifies its clients: over TCP by a certificate (--tls-dir=DIR at the client; nram keygen)");
     }
     return absl::PermissionDeniedError(
         absl::StrCat(principal.identity, " may not use this server: no rule lets it in (--access, docs/security.md)"));

@@ -59,15 +59,15 @@ TEST(AccessTest, RolesAreLevels) {
 
 TEST(AccessTest, MistakesAreNamedWithTheirLine) {
   EXPECT_THAT(Mistake("# all well\ncn:a t user\ncn:b t\n"), HasSubstr("line 3"));
-  EXPECT_THAT(Mistake("alice t user"), HasSubstr("no identity"));
-  EXPECT_THAT(Mistake("uid:bob t user"), HasSubstr("no identity"));
-  EXPECT_THAT(Mistake("cn:a t admin"), HasSubstr("no role"));
+  EXPECT_THAT(Mistake("alice t user"), HasSubstr("not an identity"));
+  EXPECT_THAT(Mistake("uid:bob t user"), HasSubstr("not an identity"));
+  EXPECT_THAT(Mistake("cn:a t admin"), HasSubstr("not a role"));
   EXPECT_THAT(Mistake("cn:a t/u user"), HasSubstr("tenant's name"));
-  EXPECT_THAT(Mistake("cn:a - user"), HasSubstr("have a tenant"));
+  EXPECT_THAT(Mistake("cn:a - user"), HasSubstr("need a tenant"));
   EXPECT_THAT(Mistake("cn:a t user quota=much"), HasSubstr("line 1"));
-  EXPECT_THAT(Mistake("cn:a t user leases=0"), HasSubstr("no limit"));
+  EXPECT_THAT(Mistake("cn:a t user leases=0"), HasSubstr("not a limit"));
   EXPECT_THAT(Mistake("cn:a t user quota=1G\ncn:b t user quota=2G"), HasSubstr("other limits above"));
-  EXPECT_THAT(Mistake("spiffe://site/ci* t user"), HasSubstr("follows"));
+  EXPECT_THAT(Mistake("spiffe://site/ci* t user"), HasSubstr("must follow"));
   EXPECT_THAT(Mistake("# nobody yet\n"), HasSubstr("no rule"));
   EXPECT_TRUE(ParseAccessRules("spiffe://site/ci/* t user").ok());
   EXPECT_TRUE(ParseAccessRules("cn:a t user quota=1G # one\ncn:b t user\r\n\n").ok());

@@ -138,8 +138,8 @@ absl::Status Connection::CheckStall(int64_t now_ns, int64_t limit_ns) const {
   const char* doing = has_output()            ? "taking replies"
                       : reader_.mid_message() ? "sending a message"
                       : !session_.bound()     ? "saying hello"
-                      : session_.fenced()     ? "going away since a newer connection took its place"
-                      : !session_.live()      ? "doing anything since its lease ended"
+                      : session_.fenced()     ? "closing after a newer connection replaced it"
+                      : !session_.live()      ? "closing after its lease ended"
                                               : nullptr;
   if (doing == nullptr) return absl::OkStatus();
   if (now_ns - progress_ns_ > limit_ns) {

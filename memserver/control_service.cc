@@ -132,7 +132,7 @@ absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequ
   MutexLock lock(&(*lease)->reserve_mu);
   if (request.order() != 0 && !NRAM_PLANTED(late_reserve_executed)) {
     if (request.term() != (*lease)->term() || request.order() <= (*lease)->last_order) {
-      return absl::AbortedError("the request comes too late");
+      return absl::AbortedError("the deadline of the request has passed");
     }
     (*lease)->last_order = request.order();
   }
@@ -140,7 +140,7 @@ absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequ
   if (request.pages() < 0) {
     arena.Unreserve(0 - static_cast<uint64_t>(request.pages()), &(*lease)->reservation);
   } else if (core_->draining()) {
-    return absl::FailedPreconditionError("the donor is draining and takes no new pages");
+    return absl::FailedPreconditionError("the server is draining and accepts no new pages");
   } else if (!ReservePages(static_cast<uint64_t>(request.pages()), lease->get())) {
     const uint64_t free_bytes = arena.usage().free_bytes;
     const uint64_t left_bytes = caller.tenant->account.left_bytes();
@@ -352,7 +352,7 @@ absl::Status ControlService::Drain(const Caller&, const v1::DrainRequest& reques
   if (core_->urgent()) {  // it goes on leaving, whoever drains it
     return request.draining()
                ? absl::OkStatus()
-               : absl::FailedPreconditionError("the server is about to end, and does not take new pages");
+               : absl::FailedPreconditionError("the server is about to end and accepts no new pages");
   }
   core_->SetDraining(request.draining(), request.leaving());
   return absl::OkStatus();

@@ -264,7 +264,7 @@ class DataServer::Worker {
       absl::Status status = raw->CheckStall(now_ns, server_->options_.stall_limit_ms * kNsPerMs);
       if (status.ok() && starved && raw->HoldsIdly(now_ns, kHoldNs)) {
         status = absl::DeadlineExceededError(
-            absl::StrCat("no progress for ", kHoldNs / kNsPerMs, " ms in a message, for whose buffers others wait"));
+            absl::StrCat("no progress for ", kHoldNs / kNsPerMs, " ms in a message whose buffers others need"));
       }
       if (status.ok() && std::exchange(raw->rules, rules) != rules) status = server_->CheckStillMay(*raw);
       if (!status.ok()) stalled.emplace_back(raw, std::move(status));
@@ -436,7 +436,7 @@ void DataServer::Take(UniqueFd fd, Peer peer, const TlsSession* tls) {
     if (const absl::Status may = Access::Check(who, Action::kLease); !may.ok()) return refuse(may.message());
     context.tenant = options_.tenants->Of(who.tenant);
     share = TakeShare(context.tenant);
-    if (!share.taken()) return refuse(absl::StrCat("tenant ", context.tenant->name, " has as many as it may have"));
+    if (!share.taken()) return refuse(absl::StrCat("tenant ", context.tenant->name, " has all its data connections"));
   }
   bool prepaid = false;
   bool admitted = Admit(&prepaid);

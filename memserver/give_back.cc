@@ -21,7 +21,7 @@ uint64_t GiveBack::Yield(uint64_t bytes, bool held, std::vector<std::string>* re
   compact_pause_ns_ = kCompactPauseMinNs;
   if (held) {
     remarks->push_back(absl::StrCat("the donor needs memory, and its clients cannot give enough: versions that kept ",
-                                    FormatByteSize(yielded), " are gone, held ones too"));
+                                    FormatByteSize(yielded), " are dropped, held ones included"));
   }
   return yielded;
 }
@@ -30,7 +30,8 @@ void GiveBack::EndAsking(int64_t now_ns, std::vector<std::string>* remarks) {
   const int64_t asked_ns = asking_.End(now_ns);
   if (asked_ns < 0) return;
   store_->SetAsksBack(false);
-  remarks->push_back(absl::StrCat("what the donor asked back has been given, after ", asked_ns / kNsPerMs, " ms"));
+  remarks->push_back(
+      absl::StrCat("clients have given back the memory that the donor needs, after ", asked_ns / kNsPerMs, " ms"));
 }
 
 void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::string>* remarks) {
@@ -72,7 +73,7 @@ void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::str
   store_->SetAsksBack(true);
   if (!was_asking) {
     told_stuck_ = spills_ = false;
-    remarks->push_back(absl::StrCat("the donor needs memory: its clients are asked to give ", FormatByteSize(asked),
+    remarks->push_back(absl::StrCat("the donor needs memory: clients are asked to give ", FormatByteSize(asked),
                                     " of ", FormatByteSize(stored), " back"));
   }
   // Nothing is destroyed for a little, nor for room that was promised and takes no memory yet.
@@ -123,7 +124,7 @@ void GiveBack::GiveUp(uint64_t bytes, int64_t now_ns, std::vector<std::string>* 
     if (orphans.regions > 0) {
       remarks->push_back(absl::StrCat(
           "the donor needs memory, and its clients have not given enough: ", orphans.regions, " regions with ",
-          FormatByteSize(orphans.bytes), " that nobody owns are destroyed (--orphans=drop)"));
+          FormatByteSize(orphans.bytes), ", all orphans, are destroyed (--orphans=drop)"));
     }
   }
   regions_given_up_ += expendable.regions + orphans.regions;
@@ -131,8 +132,8 @@ void GiveBack::GiveUp(uint64_t bytes, int64_t now_ns, std::vector<std::string>* 
   spills_ = options_.spills_to_swap;
   if (std::exchange(told_stuck_, true)) return;
   remarks->push_back(absl::StrCat("the donor needs ", FormatByteSize(bytes), " that its clients cannot give back: ",
-                                  "other servers have no room, or what is here cannot move",
-                                  spills_ ? ": it goes to the donor's swap" : ""));
+                                  "other servers have no room, or the stored pages cannot be moved",
+                                  spills_ ? "; pages are moved to the donor's swap" : ""));
 }
 
 void GiveBack::SpillSome(uint64_t bytes, std::vector<std::string>* remarks) {

@@ -163,7 +163,7 @@ TEST_F(GiveBackTest, AsksForTheRestAndForLessAsItComes) {
   EXPECT_EQ(give_back_->asked_back_ms(), 0u);
   EXPECT_FALSE(store_.asks_back());
   EXPECT_LE(Taken(), allowed);
-  EXPECT_TRUE(Said("has been given"));
+  EXPECT_TRUE(Said("have given back"));
   EXPECT_GE(give_back_->given_back_bytes(), 10 * kMiB);
 }
 
@@ -292,7 +292,7 @@ TEST_F(GiveBackTest, HeldVersionsGoWhenClientsGiveNothingAndBeforeWhatIsExpendab
   for (; !store_.ListVersions({kRegion, 0}).value().empty() && ms < 10'000; ms += 100) Tick(allowed);
   EXPECT_GE(ms, 1'900);
   EXPECT_LE(ms, 2'300);
-  EXPECT_TRUE(Said("held ones too"));
+  EXPECT_TRUE(Said("held ones included"));
   for (int i = 0; i < 30; ++i) Tick(allowed);
   EXPECT_EQ(give_back_->asked_back_bytes(), 0);
   EXPECT_LE(Taken(), allowed);

@@ -77,7 +77,7 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(const Wish& wish) {
   QuotaShare share(begins && quota.Take() ? &quota : nullptr);  // of a live lease
   if (begins && !share.taken()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the tenant has ", quota.limit(), " leases, all that it may have"));
+        absl::StrCat("the tenant has ", quota.limit(), " leases, its maximum"));
   }
   if (it == leases_.end()) {
     auto lease = std::make_shared<Lease>(wish.tenant, wish.id, wish.client_name.substr(0, kClientNameBytesMax),

@@ -102,7 +102,7 @@ int Main(int argc, char** argv) {
   }
   registration.reset();
   LOG(INFO) << "ending on signal " << received << " with " << (*server)->store().counters().regions << " regions and "
-            << (*server)->store().counters().pages << " pages, which are lost now";
+            << (*server)->store().counters().pages << " pages, which are lost";
   server->reset();
   return 0;
 }

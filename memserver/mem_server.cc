@@ -300,7 +300,7 @@ void MemServer::Leave(int64_t deadline_ns, absl::FunctionRef<bool()> is_over) {
     if (left < std::exchange(pages, left)) moved_ns = now_ns;
     if (left == 0 || core_->leases().live_count() == 0 || now_ns >= deadline_ns) return;
     if (now_ns - moved_ns >= kPatienceNs) {
-      LOG(INFO) << "nothing has moved for " << kPatienceNs / kNsPerSecond << " s: what is left cannot";
+      LOG(INFO) << "nothing has moved for " << kPatienceNs / kNsPerSecond << " s: the remaining pages cannot be moved";
       return;
     }
     if (now_ns >= tell_ns) {

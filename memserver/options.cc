@@ -45,87 +45,92 @@ absl::Status ParseAuto(absl::string_view range, MemServerOptions* options) {
 
 constexpr char kHelp[] = R"(usage: nram-memserver --donate=SIZE|auto [flags]
 
-Lends RAM of this machine to a pool: stores pages for clients on other machines (or this
-one) in memory, up to a hard ceiling. `nram up` starts some for you; run this one directly
-on a cluster node, or from systemd (deploy/nram-memserver.service).
+Lends RAM of this machine to a pool: stores pages in memory, up to a hard ceiling, for clients
+on other machines or on this one. `nram up` starts memory servers on one machine. On a cluster
+node, run this program directly or from systemd (deploy/nram-memserver.service).
 
 How much
-  --donate=SIZE            ceiling on everything the server takes, data and index and
+  --donate=SIZE            ceiling on all memory of the server: pages, index and the server
                            itself; 64M or more, as in 8GiB
   --donate=auto[:FLOOR-CEILING]
-                           what the host has available, less the reserve; it follows the
-                           host's memory ten times a second, and gives back what the host's
-                           own work needs, down to FLOOR (default 0), as in auto:1G-8G
-  --reserve=SIZE           what is always left to the host (default: a tenth of its RAM, at
-                           least 1 GiB)
+                           the memory that the host has available, less the reserve. The
+                           server looks at the host ten times a second and gives back memory
+                           that the host's own programs need, down to FLOOR (default 0), as in
+                           auto:1G-8G
+  --reserve=SIZE           memory that always remains available to the host's own programs
+                           (default: a tenth of its RAM, at least 1 GiB)
   --give-back=off|idle|pressure
-                           what goes back when the host or this server's cgroup is short of
-                           memory. off: what nothing is stored in. idle: that, and frames are
-                           moved together for it. pressure: clients are asked for what is
-                           stored too, and move it elsewhere (default: pressure with auto,
-                           else off; docs/giving-back.md)
-  --orphans=keep|drop      whether regions that nobody owns may be destroyed when nothing
-                           else gives the host memory (default keep)
-  --drain                  start without taking anything new (see nram drain)
-  --oom-score-adj=N        -1000..1000, which process the kernel ends first when memory runs
-                           out (default 500: this one before the host's own work)
-  --spill=off|swap         swap: when nothing else gives the host its memory back, pages go to
-                           its swap, and come back when they are read. What clients have not
-                           sealed lies on this host's disk in clear then (default off)
+                           memory that the server gives back when the host or the server's
+                           cgroup is short of memory. off: extents without stored pages. idle:
+                           the server also compacts pages to empty more extents. pressure: the
+                           server also asks its clients to move stored pages to other servers
+                           (default: pressure with auto, else off; docs/giving-back.md)
+  --orphans=keep|drop      drop: if no other step gives the host enough memory, the server may
+                           destroy orphans, that is regions without a living owner (default
+                           keep)
+  --drain                  start without accepting new spans (see nram drain)
+  --oom-score-adj=N        -1000..1000, the server's score for the kernel's OOM killer (default
+                           500: the kernel kills the server before the host's own programs)
+  --spill=off|swap         swap: if no other step gives the host enough memory, the server moves
+                           pages to the host's swap and reads them back on demand. Pages that
+                           clients have not sealed are then in clear text on the host's disk
+                           (default off)
 
 Where
-  --listen=ADDRESS         numeric IPv4 or IPv6 address (default 127.0.0.1, where every user of
-                           this machine comes in, unless there are certificates); none: on the
-                           Unix sockets alone
-  --port=N                 control port, what host files name (default 7070; 0 lets the
-                           kernel choose)
-  --data-port=N            port of the pages (default: the control port plus one)
-  --socket=PATH            listen on Unix sockets PATH and PATH.data as well; clients on
-                           this host then use them
-  --tls-dir=DIR            certificates (nram keygen): ca.pem, server.pem, server.key. Clients
-                           then come in by TLS and a certificate only, but for those on
-                           this host by the Unix socket (default: $NRAM_TLS_DIR, else
-                           /etc/nram/tls if that has a server's; none: without)
-  --access=FILE            who may do what, by certificate or user (docs/security.md); looked
-                           at again when it changes (default: this user and root all, and
-                           holders of certificates all but to drain)
-  --allow-unauthenticated  everybody who reaches the ports may do all: without certificates
-                           needed for an address that other machines reach
-  --metrics=HOST:PORT      answer Prometheus there, at /metrics, as in 10.0.0.7:9435. HOST is
-                           numeric, IPv4, and whoever reaches it may read the figures, which name no
-                           client and no region (docs/watching.md). Port 0: the kernel's choice
-                           (default: none)
-  --ready-file=PATH        write the ports there, as JSON, once it serves
+  --listen=ADDRESS         numeric IPv4 or IPv6 address (default 127.0.0.1, open to every user of
+                           this machine unless the server has certificates); none: Unix sockets
+                           only
+  --port=N                 control port, the one in host files (default 7070; 0: the kernel
+                           chooses)
+  --data-port=N            port for page traffic (default: the control port plus one)
+  --socket=PATH            also listen on the Unix sockets PATH and PATH.data; clients on this
+                           host then use them
+  --tls-dir=DIR            certificates (nram keygen): ca.pem, server.pem, server.key. TCP clients
+                           then need TLS and a certificate; clients on this host may still use
+                           the Unix socket without (default: $NRAM_TLS_DIR, else /etc/nram/tls if
+                           it holds a server's certificate; none: no certificates)
+  --access=FILE            access rules by certificate or user (docs/security.md), reread when the
+                           file changes (default: this user and root may do everything, holders
+                           of certificates everything except drain)
+  --allow-unauthenticated  every client that reaches the ports may do everything. Needed, without
+                           certificates, for an address that other machines can reach
+  --metrics=HOST:PORT      serve Prometheus metrics there, at /metrics, as in 10.0.0.7:9435. HOST
+                           is a numeric IPv4 address. Every host that reaches it may read the
+                           figures, which name no client and no region (docs/watching.md).
+                           Port 0: the kernel chooses (default: none)
+  --ready-file=PATH        write the ports to PATH, as JSON, once the server accepts clients
   --register=etcd:HOST[:PORT],.../NAME
-                           tell etcd of this server, for clients with the same --pool. The
-                           key goes when the server ends, or 10 s after it has died
-  --advertise=HOST[:PORT]  the address by which clients reach this server, for --register
+                           register this server in etcd, for clients with the same --pool. The
+                           server removes its key when it ends; if it dies, the key expires
+                           after 10 s
+  --advertise=HOST[:PORT]  the address at which clients reach this server, for --register
                            (default: --listen and --port)
   --etcd-tls-dir=DIR       certificates for etcd: ca.pem, client.pem, client.key (default:
-                           $NRAM_ETCD_TLS_DIR, else /etc/nram/etcd-tls; none: without)
-  --domain=NAME            what fails together with other hosts: a rack, a power feed. Copies
-                           of a page are on different hosts, and in different domains where
-                           there are enough (default: each host is a domain of its own)
-  --pretend-host=NAME      count as a machine of that name, to try copies on one machine; the
-                           copies are then less safe than they look
+                           $NRAM_ETCD_TLS_DIR, else /etc/nram/etcd-tls; none: no certificates)
+  --domain=NAME            failure domain of this host, such as a rack or power feed. Copies of a
+                           page are on different hosts, and in different domains if there are
+                           enough (default: each host is its own domain)
+  --pretend-host=NAME      count as a host of that name, to try copies on one machine; the copies
+                           are then less safe than they look
 
 How
-  --lease-ttl-ms=N         100..3600000, after how long without a sign of life a client
-                           counts as gone (default 10000)
-  --workers=N              1..64 threads for each of bulk and urgent traffic (default: one
-                           per processor, at most 8)
-  --connections=N          2..65536 data connections at most (default 512); two for each
-                           client. Half as many control connections and 32, at most 1024.
-                           The limit of open files is raised to what that needs
+  --lease-ttl-ms=N         100..3600000; a client that sends nothing for N ms loses its lease
+                           (default 10000)
+  --workers=N              1..64 threads each for bulk and for urgent traffic (default: one per
+                           processor, at most 8)
+  --connections=N          2..65536 data connections at most (default 512); each client needs
+                           two. Control connections: half of N plus 32, but 64 to 1024. The
+                           server raises its limit of open files accordingly
   --spin=auto|off|on|US    poll up to US microseconds (0..10000) for the next request before
-                           sleeping; auto: 50 where there are 4 processors or more, else off
-  --leave-within-ms=N      0..86400000; after SIGTERM or Ctrl-C, clients have so long to move
-                           what is stored here to other servers (default 0: it ends at once).
-                           It ends earlier when all has moved, or nothing moves; a second
-                           signal ends it at once
+                           sleeping; on: 50; auto: 50 with 4 processors or more, else off
+                           (default auto)
+  --leave-within-ms=N      0..86400000; after SIGTERM or Ctrl-C, clients have N ms to move the
+                           stored pages to other servers (default 0: the server ends at once).
+                           The server ends earlier if all pages are moved or if nothing moves;
+                           a second signal ends it at once
   --help                   this text
 
-Logs to standard error. SIGTERM or Ctrl-C ends it; what it stores then is gone.
+Logs to standard error. SIGTERM or Ctrl-C ends the server. Pages that it still stores are lost.
 
 example: nram-memserver --donate=8GiB --listen=10.0.0.7 --allow-unauthenticated
 )";
@@ -209,7 +214,7 @@ absl::Status MemServerOptions::CheckRegistration() const {
   }
   if (listen == kNoTcp || listen == "0.0.0.0" || listen == "::") {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--listen=", listen, " names no address that clients could be told of: add --advertise=HOST[:PORT]"));
+        "--listen=", listen, " is no address that clients could dial: add --advertise=HOST[:PORT]"));
   }
   return absl::OkStatus();
 }
@@ -230,7 +235,7 @@ absl::Status MemServerOptions::Validate() const {
   }
   if (listen == kNoTcp) {
     if (socket_path.empty())
-      return absl::InvalidArgumentError("--listen=none needs --socket=PATH, or nobody could come");
+      return absl::InvalidArgumentError("--listen=none needs --socket=PATH: without it, no client could connect");
     NRAM_RETURN_IF_ERROR(CheckName("domain", domain));
     return CheckName("pretend-host", pretended_host);
   }
@@ -238,13 +243,13 @@ absl::Status MemServerOptions::Validate() const {
   if (!loopback && tls_dir.empty() && !allow_unauthenticated) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--listen=", listen,
-        " is reachable from other machines, and without certificates whoever reaches the port may read and write all "
-        "pages. Make some (nram keygen DIR --host=",
-        listen, ") and add --tls-dir=DIR; or, on a network of your own, add --allow-unauthenticated"));
+        " is reachable from other machines. Without certificates, every host that reaches the port may read and write "
+        "all pages. Make certificates (nram keygen DIR --host=NAME-THAT-CLIENTS-DIAL) and add --tls-dir=DIR; or, on a "
+        "private network, add --allow-unauthenticated"));
   }
   if (!tls_dir.empty() && allow_unauthenticated) {
     return absl::InvalidArgumentError(
-        "--tls-dir and --allow-unauthenticated contradict each other: with certificates nobody comes in without one");
+        "--tls-dir and --allow-unauthenticated contradict each other: with certificates, every TCP client needs one");
   }
   NRAM_RETURN_IF_ERROR(CheckName("domain", domain));
   return CheckName("pretend-host", pretended_host);

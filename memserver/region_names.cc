@@ -10,7 +10,7 @@ namespace nram {
 namespace {
 
 absl::Status Full() {
-  return absl::ResourceExhaustedError("the server is full, or the tenant has all that it may have");
+  return absl::ResourceExhaustedError("the server is full, or the tenant has reached its quota");
 }
 
 }  // namespace

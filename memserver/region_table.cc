@@ -21,7 +21,7 @@ absl::Status CreationError(Reason reason, RegionId id) {
     case Reason::kFull:
       return absl::ResourceExhaustedError("the server is full");
     case Reason::kDraining:
-      return absl::FailedPreconditionError("the donor is draining and takes no new regions");
+      return absl::FailedPreconditionError("the server is draining and accepts no new regions");
     default:
       return absl::FailedPreconditionError("the lease has ended");
   }
@@ -177,7 +177,7 @@ absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, const Store
       if (it->second->epoch > bound->epoch ||
           std::pair(manifest.view_epoch, manifest.view) > std::pair(bound->epoch, bound->view)) {
         return absl::FailedPreconditionError(
-            absl::StrCat("region ", FormatId(Raw(key.id)), " is another one's, or newer"));
+            absl::StrCat("region ", FormatId(Raw(key.id)), " has a newer epoch or view"));
       }
     }
     region = std::move(it->second);

@@ -85,7 +85,7 @@ absl::Status Registration::Step() {
 void Registration::Remark(const absl::Status& status) {
   const bool had_failed = std::exchange(failed_, !status.ok());
   if (failed_ && !had_failed) {
-    LOG(WARNING) << "not registered as " << key_ << ": " << status.message() << "; it is tried again and again";
+    LOG(WARNING) << "not registered as " << key_ << ": " << status.message() << "; retrying";
   } else if (!failed_ && (had_failed || put_ns_ == 0)) {
     LOG(INFO) << "registered as " << key_;
   }

@@ -24,13 +24,13 @@ void AddRoom(const v1::Capacity& capacity, Figures* figures) {
       {"nram_server_donated_bytes", "The ceiling on everything that the server takes.", Of(capacity.donated_bytes())},
       {"nram_server_used_bytes", "Frames and index in use.", Of(capacity.used_bytes())},
       {"nram_server_reserved_bytes", "Reserved by clients and not used yet.", Of(capacity.reserved_bytes())},
-      {"nram_server_free_bytes", "What clients could reserve now; 0 while the server asks for memory back.",
+      {"nram_server_free_bytes", "Bytes that clients can reserve now; 0 while the server asks for memory back.",
        Of(capacity.free_bytes())},
       {"nram_server_overhead_bytes", "Donated memory that the server needs for itself.", Of(capacity.overhead_bytes())},
-      {"nram_server_asked_back_bytes", "What the server's clients are to give back now.",
+      {"nram_server_asked_back_bytes", "Bytes that the server asks its clients to give back.",
        Of(capacity.asked_back_bytes())},
       {"nram_server_draining", "1: the server takes no new spans.", Of(capacity.draining())},
-      {"nram_server_leaving", "1: what the server stores is to move to other servers.", Of(capacity.leaving())},
+      {"nram_server_leaving", "1: clients move the stored pages to other servers.", Of(capacity.leaving())},
       {"nram_server_pressed", "1: the donor needs its memory, or has needed it within the last 30 s.",
        Of(capacity.pressed())},
   };
@@ -39,22 +39,22 @@ void AddRoom(const v1::Capacity& capacity, Figures* figures) {
 
 void AddGauges(const v1::Statistics& statistics, Figures* figures) {
   const Figure gauges[] = {
-      {"nram_server_uptime_seconds", "For how long the process has run.", Of(statistics.uptime_ms()) / kMsPerSecond},
-      {"nram_server_asked_back_seconds", "For how long the server has been asking for memory; 0: it does not.",
+      {"nram_server_uptime_seconds", "Time since the process started.", Of(statistics.uptime_ms()) / kMsPerSecond},
+      {"nram_server_asked_back_seconds", "Time for which the server has asked for memory back; 0: it does not ask.",
        Of(statistics.asked_back_ms()) / kMsPerSecond},
       {"nram_server_resident_bytes", "The process's resident set.", Of(statistics.resident_bytes())},
       {"nram_server_index_bytes", "Memory of the index.", Of(statistics.index_bytes())},
       {"nram_server_stored_bytes", "Stored chunks that are not zero.",
        Of(statistics.stored_chunks()) * static_cast<double>(kChunkBytes)},
       {"nram_server_pages", "Stored pages.", Of(statistics.pages())},
-      {"nram_server_regions", "Regions with a part here.", Of(statistics.regions())},
+      {"nram_server_regions", "Regions with a part on this server.", Of(statistics.regions())},
       {"nram_server_orphans", "Regions not in GC mode whose owner's lease has ended.", Of(statistics.orphans())},
-      {"nram_server_versions", "Versions of regions that are here.", Of(statistics.versions())},
-      {"nram_server_version_bytes", "What is kept for versions alone.", Of(statistics.version_bytes())},
-      {"nram_server_connections", "Data connections, two a client.", Of(statistics.connections())},
+      {"nram_server_versions", "Versions of regions on this server.", Of(statistics.versions())},
+      {"nram_server_version_bytes", "Bytes kept only for versions.", Of(statistics.version_bytes())},
+      {"nram_server_connections", "Data connections, two for each client.", Of(statistics.connections())},
       {"nram_server_host_total_bytes", "The donor's memory.", Of(statistics.host().total_bytes())},
       {"nram_server_host_available_bytes", "The donor's MemAvailable.", Of(statistics.host().available_bytes())},
-      {"nram_server_host_reserve_bytes", "What the server leaves to the donor's own programs.",
+      {"nram_server_host_reserve_bytes", "Memory reserved for the donor's own programs.",
        Of(statistics.host().reserve_bytes())},
   };
   for (const Figure& figure : gauges) figures->Gauge(figure.name, figure.help, figure.value);
@@ -73,18 +73,18 @@ void AddCounters(const v1::Statistics& statistics, Figures* figures) {
        Of(statistics.connections_closed_for_error())},
       {"nram_server_regions_collected_total", "GC regions freed after their owner's lease ended.",
        Of(statistics.regions_collected())},
-      {"nram_server_given_back_bytes_total", "What the donor has got back while it was short of memory.",
+      {"nram_server_given_back_bytes_total", "Bytes given back to the donor while it was short of memory.",
        Of(statistics.given_back_bytes())},
-      {"nram_server_pages_compacted_total", "Pages moved to other frames, so that extents could go back.",
+      {"nram_server_pages_compacted_total", "Pages moved to other frames, so that extents could be given back.",
        Of(statistics.pages_compacted())},
-      {"nram_server_versions_yielded_total", "Versions that went because their memory was wanted for something else.",
+      {"nram_server_versions_yielded_total", "Versions dropped because their memory was needed for other data.",
        Of(statistics.versions_yielded())},
       {"nram_server_regions_given_up_total", "Regions destroyed because the donor needed their memory.",
        Of(statistics.regions_given_up())},
   };
   for (const Figure& figure : counters) figures->Counter(figure.name, figure.help, figure.value);
   constexpr char kRefused[] = "nram_server_refused_total";
-  constexpr char kHelp[] = "Requests refused: full, for lack of room; stale, for an old epoch.";
+  constexpr char kHelp[] = "Requests refused. full: no room; stale: an old epoch.";
   figures->Counter(kRefused, kHelp, Of(statistics.refused_full()), {{"reason", "full"}});
   figures->Counter(kRefused, kHelp, Of(statistics.refused_stale()), {{"reason", "stale"}});
 }
@@ -106,14 +106,14 @@ void AddCopies(const v1::Statistics& statistics, Figures* figures) {
         std::pair("lost", lost), std::pair("moving", moving)}) {
     figures->Gauge(
         "nram_server_told_spans",
-        "Spans of several copies in the whole pool, as clients with a lease here have told. moving: of those "
-        "in sync. Servers tell the same: do not add them up.",
+        "Spans with several copies in the whole pool, as reported by clients with a lease here. moving: part of "
+        "in_sync. All servers report the same spans: do not add them up.",
         Of(spans), {{"state", state}});
   }
-  figures->Gauge("nram_server_told_copies_made", "Copies made anew or moved by clients with a lease here, so far.",
+  figures->Gauge("nram_server_told_copies_made", "Copies restored or moved by clients with a lease here.",
                  Of(made));
   figures->Gauge("nram_server_told_repair_left_seconds",
-                 "How long repair and moves still take, of the slowest client; 0: nothing is left, or nobody knows.",
+                 "Time until the slowest client has finished repair and moves; 0: nothing to do, or unknown.",
                  Of(left_ms) / kMsPerSecond);
 }
 
@@ -121,16 +121,16 @@ void AddCopies(const v1::Statistics& statistics, Figures* figures) {
 
 void AddServerFigures(const v1::Statistics& statistics, const LeaseFigures& leases, Figures* figures) {
   figures->Gauge(
-      "nram_server_info", "1; its labels say what the server is.", 1,
+      "nram_server_info", "1; the labels identify the server.", 1,
       {{"version", kVersion}, {"host", statistics.host().hostname()}, {"domain", statistics.host().domain()}});
   AddRoom(statistics.capacity(), figures);
   AddGauges(statistics, figures);
   AddCounters(statistics, figures);
-  figures->Gauge("nram_server_leases", "Clients with a living lease.", Of(statistics.leases()));
-  figures->Gauge("nram_server_leases_late", "Of them: less than half of the lease's time is left.", Of(leases.late));
-  figures->Counter("nram_server_leases_expired_total", "Leases that ended because nobody renewed them.",
+  figures->Gauge("nram_server_leases", "Clients with a live lease.", Of(statistics.leases()));
+  figures->Gauge("nram_server_leases_late", "Leases with less than half of their time left.", Of(leases.late));
+  figures->Counter("nram_server_leases_expired_total", "Leases that ended without a renewal.",
                    Of(leases.expired));
-  figures->Gauge("nram_server_lease_ttl_seconds", "For how long a lease lives without a sign of its client.",
+  figures->Gauge("nram_server_lease_ttl_seconds", "Time after which a lease without renewal ends.",
                  static_cast<double>(leases.ttl_ms) / kMsPerSecond);
   AddCopies(statistics, figures);
 }

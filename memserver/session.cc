@@ -57,7 +57,7 @@ void Session::Fence() {
 }
 
 absl::Status Session::CheckMayExecute() {
-  if (fenced_) return absl::AbortedError("a newer connection of the same client took this one's place");
+  if (fenced_) return absl::AbortedError("a newer connection of the same client has replaced this one");
   // A request may be from before the lease's end: a write of it could create a region again that has been collected.
   if (lease_->live() && lease_->term() != term_) {
     return absl::AbortedError("its lease ended and was granted anew; it must say hello again");
@@ -152,12 +152,12 @@ absl::Status Session::Continue(ReplyBuffer* reply) {
 absl::StatusOr<bool> Session::Begin(const MessageHeader& request, const PayloadTables& tables, size_t reply_room,
                                     Landing* landing) {
   if (busy_) return false;
-  if (request.is_reply()) return absl::InvalidArgumentError("a reply where a request belongs");
+  if (request.is_reply()) return absl::InvalidArgumentError("a reply instead of a request");
   // Requests are executed in the order of their ids. A gap shows that bytes were lost, repeated or reordered on the
   // way.
   if (request.request_id != last_request_id_ + 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("request ", request.request_id, " where ", last_request_id_ + 1, " was due"));
+        absl::StrCat("request ", request.request_id, " received, ", last_request_id_ + 1, " expected"));
   }
   if ((request.op == Op::kHello) != (lease_ == nullptr)) {
     return absl::InvalidArgumentError(lease_ == nullptr ? absl::StrCat(OpName(request.op), " before hello")

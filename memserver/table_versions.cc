@@ -79,7 +79,7 @@ absl::Status RegionTable::HoldVersion(Lease* lease, const StoredKey& key, Versio
     case RegionVersions::Held::kTooMany:
       return absl::ResourceExhaustedError(absl::StrCat("version ", Raw(version), " of region ", FormatId(Raw(key.id)),
                                                        " is held by ", RegionVersions::Limits().holds,
-                                                       " clients, as many as may be"));
+                                                       " clients, the maximum"));
     case RegionVersions::Held::kNoRoom:
       return absl::ResourceExhaustedError("the server is full");
   }

@@ -162,7 +162,7 @@ absl::StatusOr<SortReport> ExternalSort(const SortOptions& options) {
   }
   if (options.format.record_bytes > options.memory_bytes / 64) {
     return absl::InvalidArgumentError(absl::StrCat("records of ", options.format.record_bytes,
-                                                   " bytes are too long; with this memory at most ",
+                                                   " bytes are too long; the maximum with this memory is ",
                                                    options.memory_bytes / 64));
   }
   NRAM_ASSIGN_OR_RETURN(const Order order, Order::Make(options.order));

@@ -60,7 +60,7 @@ class FileScratch : public Scratch {
         const ssize_t n = pread(fd_, read_to_.data(), read_to_.size(), static_cast<off_t>(read_offset_));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) status_ = ErrnoStatus(errno, "read scratch in " + directory_);
-        if (n == 0) status_ = absl::DataLossError("scratch in " + directory_ + " is shorter than what was written");
+        if (n == 0) status_ = absl::DataLossError("scratch in " + directory_ + " is shorter than the written data");
         if (n <= 0) break;
         read_to_.remove_prefix(static_cast<size_t>(n));
         read_offset_ += static_cast<uint64_t>(n);

@@ -127,12 +127,12 @@ absl::Status RunCursor::AdvanceSlowly() {
     done = true;
     record = {};
     if (carried > 0)
-      return absl::DataLossError("the scratch does not hold what was written: a run ends within a record");
+      return absl::DataLossError("the scratch has lost or changed data: a run ends within a record");
     const uint64_t rest = WholeBlocks(run_.bytes) - discarded_;
     return rest == 0 ? absl::OkStatus() : scratch_->Discard(run_.offset + discarded_, rest, discard_);
   }
   if (carried > carry_bytes_) {
-    return absl::DataLossError("the scratch does not hold what was written: a record is longer than any was");
+    return absl::DataLossError("the scratch has lost or changed data: a record is longer than any written one");
   }
   NRAM_RETURN_IF_ERROR(transfers_[next_]->Wait());
   const uint64_t here = WholeBlocks(asked_);  // these bytes are in memory, so the scratch need not keep them
@@ -148,7 +148,7 @@ absl::Status RunCursor::AdvanceSlowly() {
   }
   if (NextLine()) return absl::OkStatus();
   // A block is no smaller than the longest record, so with the carried part it holds the end of one.
-  return absl::DataLossError("the scratch does not hold what was written: a record has no end");
+  return absl::DataLossError("the scratch has lost or changed data: a record has no end");
 }
 
 absl::Status WorkspaceCursor::AdvanceSlowly() {

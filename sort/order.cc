@@ -180,7 +180,7 @@ absl::StatusOr<Order> Order::Make(const OrderOptions& options) {
   order.reverse_ = options.reverse;
   order.last_resort_ = !options.stable && !options.unique && !order.fixed_;
   if (order.fixed_ && (options.numeric || options.fold || options.blanks || options.separator != '\0')) {
-    return absl::InvalidArgumentError("fixed-size records are compared byte by byte; only --reverse goes with them");
+    return absl::InvalidArgumentError("fixed-size records are compared byte by byte; only --reverse may be added");
   }
   for (const std::string& text : options.keys) {
     NRAM_ASSIGN_OR_RETURN(Key key, order.fixed_ ? ParseRangeKey(text, options) : ParseKey(text, options));

@@ -103,12 +103,12 @@ absl::StatusOr<Output> Output::Open(const std::string& path, absl::Span<const st
       if (error == 0) return output;
     }
     if (!exists || (error != EACCES && error != EPERM && error != EROFS)) {
-      return ErrnoStatus(error, "create " + output.target_ + ".XXXXXX");
+      return ErrnoStatus(error, "create a temporary file beside " + output.target_);
     }
     if (output.is_input_) {
       return absl::FailedPreconditionError(absl::StrCat(
-          path, " is an input too, and its directory does not let it be replaced (", strerror(error),
-          "): sorting in place could destroy it. Write the output elsewhere, or let the directory be written to"));
+          path, " is also an input, and its directory does not permit a replacement (", strerror(error),
+          "): sorting in place could destroy it. Write the output elsewhere, or make the directory writable"));
     }
   }
   output.fd_.reset(open(path.c_str(), O_WRONLY | O_CLOEXEC));
@@ -150,7 +150,7 @@ absl::Status Output::Commit() {
   if (error == 0) return absl::OkStatus();
   // The file may hold hours of work.
   return ErrnoStatus(error,
-                     absl::StrCat("the sorted output is in ", temporary_, ", move it yourself: rename to ", target_));
+                     absl::StrCat("the sorted output is in ", temporary_, "; move it by hand: rename to ", target_));
 }
 
 }  // namespace nram

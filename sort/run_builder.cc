@@ -63,7 +63,7 @@ absl::Status RunBuilder::StartWorkers() {
   } catch (const std::system_error& error) {
     if (workers_.empty()) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("no thread can be started to sort with (", error.what(), "); see ulimit -u"));
+          absl::StrCat("cannot start a thread for sorting (", error.what(), "); see ulimit -u"));
     }
   }
   return absl::OkStatus();
@@ -73,7 +73,7 @@ absl::Status RunBuilder::Build(SortReport* report) {
   if (const uint64_t bytes = options_.format.record_bytes; bytes + kRecordRoomBytes > workspace_bytes_) {
     return absl::InvalidArgumentError(absl::StrCat(
         "records of ", bytes, " bytes do not fit into the ", FormatByteSize(workspace_bytes_),
-        " of memory that each of ", options_.threads, " threads has; give fewer --threads, or more --memory"));
+        " of memory of each of ", options_.threads, " threads; give fewer --threads, or more --memory"));
   }
   // If the input surely does not fit, that is told before anything is read.
   if (const uint64_t total = input_->total_bytes(); total != Input::kUnknown && total > memory_bytes_) {
@@ -113,9 +113,9 @@ absl::Status RunBuilder::EndFile(Workspace* workspace) {
   const size_t rest = workspace->incomplete().size();
   if (rest == 0) return absl::OkStatus();
   if (options_.format.record_bytes > 0) {
-    return absl::InvalidArgumentError(absl::StrCat(input_->path(), ": it ends with ", rest,
-                                                   " bytes that make no record of ", options_.format.record_bytes,
-                                                   "; is that the right size?"));
+    return absl::InvalidArgumentError(absl::StrCat(input_->path(), ": its last ", rest,
+                                                   " bytes are no whole record of ", options_.format.record_bytes,
+                                                   " bytes; is the record size right?"));
   }
   workspace->EndLine();
   return absl::OkStatus();
@@ -125,10 +125,10 @@ absl::Status RunBuilder::TooLong(uint64_t line_bytes) const {
   const std::string what = absl::StrCat(input_->path(), ": a line is longer than ", FormatByteSize(line_bytes));
   if (line_bytes > memory_bytes_ / SortOptions::kLineShare || options_.threads == 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        what, ", all that the memory has room for; give more --memory, about ten times what the longest line takes"));
+        what, ", the maximum with this memory; give more --memory, about ten times the longest line"));
   }
-  return absl::InvalidArgumentError(absl::StrCat(what, ", all that each of ", options_.threads,
-                                                 " threads has room for; give fewer --threads, or more --memory"));
+  return absl::InvalidArgumentError(absl::StrCat(what, ", the maximum with ", options_.threads,
+                                                 " threads in this memory; give fewer --threads, or more --memory"));
 }
 
 // Reads until the workspace is full or the input ends. The rest of the text goes to carried_.

@@ -75,7 +75,7 @@ absl::Status CheckName(const std::string& name) {
   });
   if (good) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("\"", name, "\" is no name: expected 1 to 32 letters, digits, - and _"));
+      absl::StrCat("\"", name, "\" is not a valid name: expected 1 to 32 letters, digits, - and _"));
 }
 
 bool IsDaemon(int pid, const std::string& directory) {
@@ -130,12 +130,12 @@ absl::StatusOr<UniqueFd> LockArea(const std::string& directory) {
   if (!lock.valid()) return ErrnoStatus(errno, "open " + directory);
   // flock(2) knows no deadline.
   if (!PollUntil(DeadlineAfterMs(kLockMs), 10, [&] { return flock(lock.get(), LOCK_EX | LOCK_NB) == 0; })) {
-    return absl::FailedPreconditionError("another nram swapon or swapoff is at work on this area; try again");
+    return absl::FailedPreconditionError("another nram swapon or swapoff is working on this area; try again");
   }
   struct stat locked {
   }, there{};
   if (fstat(lock.get(), &locked) != 0 || stat(directory.c_str(), &there) != 0 || locked.st_ino != there.st_ino) {
-    return absl::FailedPreconditionError("another nram swapoff has just taken this area away; try again");
+    return absl::FailedPreconditionError("another nram swapoff has just removed this area; try again");
   }
   return lock;
 }
@@ -282,7 +282,7 @@ absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string
   uint64_t reserved = 0;
   while (reserved < bytes && error == 0) {
     const uint64_t step = std::min(kGiB, bytes - reserved);
-    if (Interrupted()) return absl::CancelledError("interrupted; nothing is left of it");
+    if (Interrupted()) return absl::CancelledError("interrupted; the area is removed");
     if (fallocate(file.get(), 0, static_cast<off_t>(reserved), static_cast<off_t>(step)) != 0) {
       error = errno;
     } else {
@@ -299,13 +299,13 @@ absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string
   struct statvfs room {};
   (void)statvfs(mount.c_str(), &room);
   const uint64_t usable = reserved + uint64_t{room.f_bavail} * room.f_frsize;
-  const std::string text = absl::StrCat("the pool has not ", FormatByteSize(bytes), " to spare");
+  const std::string text = absl::StrCat("the pool does not have ", FormatByteSize(bytes), " free");
   if (copies == 1) {
     return absl::ResourceExhaustedError(
         absl::StrCat(text, ": ", FormatByteSize(usable), " are free (`nram df` says where)"));
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat(text, " in each of ", copies, " copies, which go to different hosts: ",
+      absl::StrCat(text, " in each of ", copies, " copies on different hosts: ",
                    FormatByteSize(usable * static_cast<uint64_t>(copies)), " are free on all hosts together (`nram df`",
                    " says where); with --copies=1 the area takes ", FormatByteSize(bytes)));
 }
@@ -331,8 +331,8 @@ absl::StatusOr<UniqueFd> TakeName(const std::string& name) {
     return absl::AlreadyExistsError(absl::StrCat(
         "there is a swap area named ", name,
         there.active ? "; choose another --name, or end it with `nram swapoff " + name + "`"
-        : there.busy ? ", which somebody else is just setting up or taking down"
-                     : ", or what a crash has left of one; `nram swapoff --force " + name + "` takes it away"));
+        : there.busy ? ", which another process is setting up or removing"
+                     : ", or the remains of one after a crash; `nram swapoff --force " + name + "` removes it"));
   }
   absl::StatusOr<UniqueFd> lock = LockArea(directory);
   if (!lock.ok()) rmdir(directory.c_str());
@@ -404,7 +404,7 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
                   .daemon_pid = Describe(options.name).daemon_pid,
                   .mount = MountOf(directory),
                   .silence_ms = std::max(options.io_timeout_ms * kSilenceFactor, options.silence_min_ms)}));
-  if (Interrupted()) return absl::CancelledError("interrupted; nothing is left of it");
+  if (Interrupted()) return absl::CancelledError("interrupted; the area is removed");
   int flags = NRAM_SWAP_FLAG_DISCARD | NRAM_SWAP_FLAG_DISCARD_PAGES;
   if (options.priority >= 0) flags |= SWAP_FLAG_PREFER | (options.priority & SWAP_FLAG_PRIO_MASK);
   if (swapon(path.c_str(), flags) != 0) return ErrnoStatus(errno, "swapon " + path);
@@ -412,7 +412,7 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
   if (!area.daemon_alive) {
     // The guard may have looked when the kernel did not have the area yet.
     (void)SwapOffWhole(device, /*insist=*/true);
-    return absl::UnavailableError("the area's daemon died while it was set up");
+    return absl::UnavailableError("the area's daemon died during the setup");
   }
   std::move(undo).Cancel();
   return area;
@@ -426,15 +426,15 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
   }
   // Without these, nobody can tell which devices the kernel has.
   if (access("/proc/swaps", R_OK) != 0 || access("/sys/block", R_OK) != 0) {
-    return absl::FailedPreconditionError("/proc and /sys must be mounted here, to see what the kernel has");
+    return absl::FailedPreconditionError("/proc and /sys must be mounted here, to list the swap areas of the kernel");
   }
   NRAM_ASSIGN_OR_RETURN(const UniqueFd lock, LockArea(DirectoryOf(name)));
   const SwapArea area = Describe(name);
   // If neither the kernel nor a device has the area any more, nothing is lost: an nram swapoff was interrupted.
   if (!force && !area.daemon_alive && (area.active || !area.device.empty())) {
     return absl::FailedPreconditionError(
-        absl::StrCat(name, ": its daemon is gone, and with it what was swapped out; programs that touch that get ",
-                     "SIGBUS. --force takes away what is left of the area"));
+        absl::StrCat(name, ": its daemon is gone, and the swapped-out pages are lost; programs that touch them get ",
+                     "SIGBUS. --force removes the rest of the area"));
   }
   if (area.active && !force) {
     NRAM_RETURN_IF_ERROR(Annotate(CheckRoomForSwap(area.size_bytes, area.used_bytes), name));

@@ -50,10 +50,10 @@ absl::Status CheckGroups(const std::string& top, const std::string& path, bool v
   if (!path.empty() && group.swapped_bytes == 0) return absl::OkStatus();  // nor has anything below it
   if (group.limit_bytes > 0 && group.used_bytes + back > group.limit_bytes + other_swap) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        FormatByteSize(back), " must go back to the memory cgroup ", path.empty() ? "/" : path, ", which uses ",
+        FormatByteSize(back), " must return to the memory cgroup ", path.empty() ? "/" : path, ", which uses ",
         FormatByteSize(group.used_bytes), " of its limit of ", FormatByteSize(group.limit_bytes),
-        ": the kernel would end programs there. Raise the limit, end some of them, or add other swap first; --force ",
-        "tries all the same"));
+        ": the kernel would kill programs there. Raise the limit, end some programs, or add other swap first; --force ",
+        "tries nevertheless"));
   }
   DIR* const directory = depth < kDepthMax ? opendir((top + path).c_str()) : nullptr;
   if (directory == nullptr) return absl::OkStatus();
@@ -76,9 +76,9 @@ absl::Status CheckRoomForSwap(uint64_t size_bytes, uint64_t used_bytes, const st
   const uint64_t room = memory.available_bytes + other_swap;
   if (room < used_bytes + used_bytes / 16) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(FormatByteSize(used_bytes), " must go back to RAM, and ", FormatByteSize(room),
+        absl::StrCat(FormatByteSize(used_bytes), " must return to RAM, and ", FormatByteSize(room),
                      " are available there and in other swap. End some programs, or add other swap first; --force ",
-                     "tries all the same"));
+                     "tries nevertheless"));
   }
   const bool v2 = ReadFile(root + "/sys/fs/cgroup/cgroup.controllers").ok();
   return CheckGroups(root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory"), "", v2, used_bytes, other_swap, 0);
@@ -89,7 +89,7 @@ absl::Status CheckRoomForArea(absl::Span<const uint64_t> free_bytes_of_hosts, in
   if (size_bytes <= usable) return absl::OkStatus();
   const uint64_t raw = std::accumulate(free_bytes_of_hosts.begin(), free_bytes_of_hosts.end(), uint64_t{0});
   return absl::ResourceExhaustedError(
-      absl::StrCat("the pool has not ", FormatByteSize(size_bytes), " to spare: ", copies,
+      absl::StrCat("the pool does not have ", FormatByteSize(size_bytes), " free: ", copies,
                    " copies of each page, on different hosts, take ",
                    FormatByteSize(size_bytes * static_cast<uint64_t>(copies)), "; ", FormatByteSize(raw),
                    " are free on ", free_bytes_of_hosts.size(), " hosts, room for ", FormatByteSize(usable),

@@ -103,7 +103,7 @@ TEST(AreaRoomTest, TheMessageTellsRawAndUsableRoomApart) {
   const absl::Status status = CheckRoomForArea({6 * kGiB, 4 * kGiB}, 2, 8 * kGiB);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   const std::string message(status.message());
-  EXPECT_THAT(message, HasSubstr("the pool has not 8.00 GiB to spare: 2 copies"));
+  EXPECT_THAT(message, HasSubstr("the pool does not have 8.00 GiB free: 2 copies"));
   EXPECT_THAT(message, HasSubstr("take 16.0 GiB"));
   EXPECT_THAT(message, HasSubstr("10.0 GiB are free on 2 hosts, room for 4.00 GiB of swap"));
   EXPECT_THAT(message, HasSubstr("With --copies=1 the area takes 8.00 GiB"));

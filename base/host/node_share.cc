@@ -23,8 +23,9 @@ constexpr char kSlurmNode[] = "SLURM_NODEID";
 constexpr const char* kRanks[] = {"PMI_RANK", "PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE"};
 
 absl::Status Refused(const char* name, absl::string_view text) {
-  return absl::InvalidArgumentError(absl::StrCat("a budget of this node is to be shared, but $", name, " is \"", text,
-                                                 "\": expected how many processes run here, 1 to ", kProcessesMax));
+  return absl::InvalidArgumentError(absl::StrCat("the budget is shared on this node (/node), but $", name, " is \"",
+                                                 text, "\": expected the number of processes here, 1 to ",
+                                                 kProcessesMax));
 }
 
 bool ParseCount(absl::string_view text, int* count) {
@@ -62,8 +63,8 @@ absl::StatusOr<int> ProcessesOnThisNode() {
   for (const char* name : kRanks) {
     if (tasks != nullptr || std::getenv(name) == nullptr) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("a budget of this node is to be shared, but the launcher that has set $", name,
-                     " does not tell how many processes run here: set a budget for each of them, without /node"));
+        absl::StrCat("the budget is shared on this node (/node), but the launcher that has set $", name,
+                     " does not give the number of processes on this node: set a budget per process, without /node"));
   }
   if (tasks == nullptr) return 1;
   const char* const node = std::getenv(kSlurmNode);

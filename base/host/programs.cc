@@ -28,7 +28,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
     if (access(place.c_str(), X_OK) == 0) return place;
   }
   return absl::NotFoundError(
-      absl::StrCat(name, " is not beside ", std::string(self, n), "; say where it is in $", variable));
+      absl::StrCat(name, " is not beside ", std::string(self, n), "; set its path in $", variable));
 }
 
 std::vector<int> ListProcesses() {

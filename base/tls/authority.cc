@@ -66,7 +66,7 @@ absl::StatusOr<CertificatePair> Pem(X509* certificate, EVP_PKEY* key) {
 absl::StatusOr<Certificate> ReadCertificate(const std::string& pem) {
   const Bio in(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &BIO_free);
   Certificate certificate(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr), &X509_free);
-  if (certificate == nullptr) return Failed("this is no certificate");
+  if (certificate == nullptr) return Failed("this is not a certificate");
   return certificate;
 }
 
@@ -166,9 +166,9 @@ absl::StatusOr<Authority> Authority::Read(const CertificatePair& pem) {
   NRAM_ASSIGN_OR_RETURN(Certificate certificate, ReadCertificate(pem.certificate));
   const Bio key_in(BIO_new_mem_buf(pem.key.data(), static_cast<int>(pem.key.size())), &BIO_free);
   Key key(PEM_read_bio_PrivateKey(key_in.get(), nullptr, nullptr, nullptr), &EVP_PKEY_free);
-  if (key == nullptr) return Failed("this is no private key");
-  if (X509_check_ca(certificate.get()) < 1) return absl::InvalidArgumentError("the certificate is no authority's");
-  if (X509_check_private_key(certificate.get(), key.get()) != 1) return Failed("the key is not the certificate's");
+  if (key == nullptr) return Failed("this is not a private key");
+  if (X509_check_ca(certificate.get()) < 1) return absl::InvalidArgumentError("the certificate is not an authority's");
+  if (X509_check_private_key(certificate.get(), key.get()) != 1) return Failed("the key is not of the certificate");
   return Authority(key, certificate);
 }
 
@@ -186,7 +186,7 @@ absl::StatusOr<CertificatePair> Authority::Issue(const CertificateWishes& wishes
   if (!wishes.uri.empty()) {
     if (!absl::StartsWith(wishes.uri, "spiffe://") || wishes.uri.find_first_of(", \t") != std::string::npos ||
         !IsPrintable(wishes.uri)) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", wishes.uri, "\" is no URI of SPIFFE (spiffe://...)"));
+      return absl::InvalidArgumentError(absl::StrCat("\"", wishes.uri, "\" is not a SPIFFE URI (spiffe://...)"));
     }
     names.push_back(absl::StrCat("URI:", wishes.uri));
   }
@@ -236,7 +236,7 @@ absl::StatusOr<CertificateWishes> WishesOf(const std::string& certificate_pem) {
 absl::StatusOr<int64_t> ExpiryOf(const std::string& certificate_pem) {
   NRAM_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(certificate_pem));
   tm parts{};
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &parts) != 1) return Failed("no date of expiry");
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &parts) != 1) return Failed("it has no valid expiry date");
   return timegm(&parts);
 }
 

@@ -96,7 +96,7 @@ absl::Status Channel::ReceiveMore(Received* received) {
   received->drained = n != 0 && n < static_cast<ssize_t>(room);
   if (n == 0) {
     // Who ends in good order says so in a record. A cut that looks like it would pass for an end.
-    if (tls_->in_end > 0) return absl::UnavailableError("the connection was cut within a record of TLS");
+    if (tls_->in_end > 0) return absl::UnavailableError("the connection was closed within a TLS record");
     received->ended = true;
   }
   tls_->in_end += std::max<ssize_t>(n, 0);

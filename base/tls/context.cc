@@ -31,7 +31,8 @@ std::string OpenSslError() {
   const unsigned long error = ERR_peek_error();
   ERR_clear_error();
   const char* const reason = error == 0 ? nullptr : ERR_reason_error_string(error);
-  return reason == nullptr ? "it cannot be used" : absl::StrCat("no whole PEM file of that kind (", reason, ")");
+  return reason == nullptr ? "it cannot be used (may this user read it?)"
+                           : absl::StrCat("not a complete, matching PEM file of this kind (", reason, ")");
 }
 
 absl::Status Unusable(const std::string& path, absl::string_view why) {
@@ -43,7 +44,7 @@ absl::Status CheckKeyMode(const std::string& path) {
   if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
   if ((info.st_mode & S_IRWXO) != 0) {
     return absl::PermissionDeniedError(
-        absl::StrCat(path, ": other users may read this private key; take that away: chmod o= ", path));
+        absl::StrCat(path, ": other users may read this private key; forbid that: chmod o= ", path));
   }
   return absl::OkStatus();
 }
@@ -100,7 +101,7 @@ absl::StatusOr<TlsContext::Loaded> TlsContext::LoadFiles(const TlsFiles& files, 
     return Unusable(files.key, OpenSslError());
   }
   if (SSL_CTX_check_private_key(made) != 1) {
-    return Unusable(files.key, absl::StrCat("this key is not that of ", files.certificate));
+    return Unusable(files.key, absl::StrCat("this key does not belong to ", files.certificate));
   }
   if (SSL_CTX_load_verify_file(made, files.authorities.c_str()) != 1) {
     return Unusable(files.authorities, OpenSslError());
@@ -145,9 +146,9 @@ std::shared_ptr<ssl_ctx_st> TlsContext::Get() {
   failed_ns_ = loaded.ok() ? 0 : now_ns;
   if (loaded.ok()) {
     loaded_ = *std::move(loaded);
-    LOG(INFO) << "certificates loaded anew from " << files_.certificate;
+    LOG(INFO) << "certificates loaded again from " << files_.certificate;
   } else if (!is_same) {
-    LOG(ERROR) << "the certificates have changed and cannot be used, so the former ones stay: "
+    LOG(ERROR) << "the changed certificates cannot be used, so the former ones remain in use: "
                << loaded.status().message();
   }
   return loaded_.context;

@@ -112,7 +112,7 @@ TlsHandshake::TlsHandshake(TlsContext* context, int fd, const std::string& host)
     SSL_CTX_set_alpn_select_cb(context_.get(), &SelectProtocol, nullptr);
     return;
   }
-  CHECK(!host.empty()) << "a client must say whom it has dialled";
+  CHECK(!host.empty()) << "a client must name the host that it has dialled";
   SSL_set_connect_state(ssl);
   SSL_set_verify(ssl, SSL_VERIFY_PEER, &VerifyServer);
   CHECK_EQ(SSL_set_alpn_protos(ssl, kProtocol, sizeof kProtocol), 0);
@@ -208,7 +208,7 @@ absl::StatusOr<TlsHandshake::Step> TlsHandshake::Go() {
     NRAM_ASSIGN_OR_RETURN(const bool whole, ReadRecord());
     if (!whole) return Step::kWantsInput;
     received_ += in_.size();
-    if (received_ > kHandshakeBytesMax) return absl::UnauthenticatedError("no TLS 1.3: a handshake without end");
+    if (received_ > kHandshakeBytesMax) return absl::UnauthenticatedError("no TLS 1.3: an endless handshake");
     CHECK_EQ(BIO_write(SSL_get_rbio(ssl_.get()), in_.data(), static_cast<int>(in_.size())),
              static_cast<int>(in_.size()));
     in_.clear();
@@ -235,12 +235,12 @@ absl::Status TlsHandshake::Refusal(int error) {
         break;
       case X509_V_ERR_HOSTNAME_MISMATCH:
       case X509_V_ERR_IP_ADDRESS_MISMATCH:
-        text = "it is for another host than the one that was dialled (nram keygen --host=...)";
+        text = "it is for another host, not for the dialled one (nram keygen --host=...)";
         break;
       default:
         break;
     }
-    return absl::UnauthenticatedError(absl::StrCat(whose, "'s certificate is not taken: ", text));
+    return absl::UnauthenticatedError(absl::StrCat(whose, "'s certificate is not accepted: ", text));
   }
   if (ERR_GET_REASON(why) == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
     return absl::UnauthenticatedError("the client has sent no certificate");
@@ -262,18 +262,18 @@ absl::Status TlsHandshake::CheckPeer() {
   unsigned int protocol_bytes = 0;
   SSL_get0_alpn_selected(ssl_.get(), &protocol, &protocol_bytes);
   if (protocol_bytes != sizeof kProtocol - 1 || memcmp(protocol, kProtocol + 1, protocol_bytes) != 0) {
-    return absl::UnauthenticatedError("who answers there speaks TLS, but not nram in it");
+    return absl::UnauthenticatedError("the peer speaks TLS, but not the protocol of nram");
   }
   if (!FindUri(certificate, &peer_.uri) || !IsFitName(peer_.uri)) {
     return absl::UnauthenticatedError(absl::StrCat("the certificate of ", NameOf(certificate),
-                                                   " has several URIs of SPIFFE, or one that is too long"));
+                                                   " has several SPIFFE URIs, or one that is too long"));
   }
   peer_.name = FindName(certificate);
   if (!IsFitName(peer_.name)) peer_.name.clear();
   if (peer_.uri.empty() && peer_.name.empty()) {
     return absl::UnauthenticatedError(absl::StrCat(
         "the certificate of ", NameOf(certificate),
-        " names nobody: it needs a URI (spiffe://...) or one common name of at most 252 bytes without spaces"));
+        " has no identity: it needs a URI (spiffe://...) or one common name of at most 252 bytes without spaces"));
   }
   return absl::OkStatus();
 }

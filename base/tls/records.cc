@@ -143,7 +143,7 @@ absl::Status RecordOpener::ReadHeader(const std::byte* header, size_t* record_by
   const bool is_record = header[0] == static_cast<std::byte>(RecordType::kData) && header[1] == std::byte{3} &&
                          header[2] == std::byte{3} && inner > kRecordTagBytes &&
                          inner <= kRecordContentMax + 1 + kRecordTagBytes;
-  if (!is_record) return absl::InvalidArgumentError("what came is no record of TLS 1.3");
+  if (!is_record) return absl::InvalidArgumentError("the received data is not a TLS 1.3 record");
   *record_bytes = kRecordHeaderBytes + inner;
   return absl::OkStatus();
 }
@@ -153,7 +153,7 @@ absl::StatusOr<size_t> RecordOpener::Open(absl::Span<const std::byte> record, Pi
   *rest_bytes = 0;
   // Made only where it is needed: a status with a text allocates.
   const auto failed = [] {
-    return absl::DataLossError("a record of TLS was changed on the way, or comes out of turn");
+    return absl::DataLossError("a TLS record was changed or reordered on the way");
   };
   const size_t content_bytes = record.size() - kRecordOverhead;
   const std::byte* from = record.data() + kRecordHeaderBytes;
@@ -185,11 +185,11 @@ absl::StatusOr<size_t> RecordOpener::Open(absl::Span<const std::byte> record, Pi
     return failed();
   }
   if (type != static_cast<uint8_t>(RecordType::kData)) {
-    if (!may_be_other) return absl::InvalidArgumentError("a long record of TLS that is no data");
+    if (!may_be_other) return absl::InvalidArgumentError("a long TLS record without data");
     NRAM_RETURN_IF_ERROR(TakeOther(static_cast<RecordType>(type), {rest, content_bytes}));
     return 0;
   }
-  if (content_bytes == 0) return absl::InvalidArgumentError("an empty record of TLS");
+  if (content_bytes == 0) return absl::InvalidArgumentError("an empty TLS record");
   while (may_be_other && landed < content_bytes && !land.at_end()) {
     const size_t step = std::min(content_bytes - landed, land.bytes());
     memcpy(land.data(), rest + landed, step);
@@ -214,7 +214,7 @@ absl::Status RecordOpener::TakeOther(RecordType type, absl::Span<const std::byte
     if (NextKey()) return absl::OkStatus();
     return absl::UnavailableError("the keys of this TLS connection are used up");
   }
-  return absl::InvalidArgumentError("a record of TLS that nobody has asked for");
+  return absl::InvalidArgumentError("an unexpected TLS record");
 }
 
 const char* AlertText(uint8_t description) {
@@ -223,28 +223,28 @@ const char* AlertText(uint8_t description) {
       return "the peer closed the connection";
     case 20:
     case 51:
-      return "the peer could not read what was sent: it was changed on the way";
+      return "the peer could not read the sent data: it was changed on the way";
     case 40:
-      return "the peer found nothing that both speak (TLS 1.3 with AES-256-GCM)";
+      return "the peer does not support the same protocol (TLS 1.3 with AES-256-GCM)";
     case 42:
     case 43:
-      return "the peer does not take this side's certificate";
+      return "the peer does not accept this side's certificate (is it valid already, and do the clocks agree?)";
     case 44:
       return "the peer says that this side's certificate was revoked";
     case 45:
       return "the peer says that this side's certificate has expired (or the clocks differ)";
     case 46:
-      return "the peer does not take this side's certificate";
+      return "the peer does not accept this side's certificate (is it valid already, and do the clocks agree?)";
     case 48:
       return "the peer does not know the authority of this side's certificate";
     case 49:
-      return "the peer does not let this side in";
+      return "the peer denies access to this side";
     case 70:
       return "the peer does not speak TLS 1.3";
     case 116:
-      return "the peer wants a certificate, and this side has sent none";
+      return "the peer requires a certificate, and this side has sent none";
     default:
-      return "the peer ended the connection with an alert of TLS";
+      return "the peer ended the connection with a TLS alert";
   }
 }
 

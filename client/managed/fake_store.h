@@ -121,7 +121,7 @@ class FakeStore : public ManagedStore {
     for (uint64_t done = 0; done < to.size(); done += kPageBytes) {
       if (offset + done == lost_page) return absl::DataLossError("the fake has lost that page");
       const auto page = pages_.find(offset + done);
-      if (page == pages_.end()) return absl::InternalError(absl::StrCat("nobody has written ", offset + done));
+      if (page == pages_.end()) return absl::InternalError(absl::StrCat("never written: ", offset + done));
       memcpy(to.data() + done, page->second.data(), kPageBytes);
     }
     read_bytes += to.size();

@@ -106,7 +106,7 @@ Manager::Outcome Manager::TryHold(Request* request, Actions* actions) {
     request->status = absl::OkStatus();
   }
   if (outcome == Outcome::kHeld && !TakeBuffers(*request)) {
-    request->status = absl::ResourceExhaustedError("no addresses are left in this process (a limit of ulimit -v?)");
+    request->status = absl::ResourceExhaustedError("no address space is left in this process (is ulimit -v set?)");
     outcome = Outcome::kFailed;
   }
   if (outcome != Outcome::kWait) LeaveQueue(request);
@@ -172,9 +172,9 @@ Manager::Outcome Manager::Judge(Request* request, uint64_t need) {
   if (request->status.ok()) {
     ++counters_.over_budget;
     request->status = absl::OutOfRangeError(absl::StrCat(
-        "over budget: ", FormatByteSize(need), " are wanted beside what is adhered to; budget ",
+        "over budget: ", FormatByteSize(need), " are needed in addition to the adhered objects; budget ",
         FormatByteSize(budget_), ", here ", FormatByteSize(used_), ", bookkeeping ", FormatByteSize(MetadataBytes()),
-        "; ", why, ": adhere to less at a time, or give a larger budget"));
+        "; ", why, ": adhere to fewer objects at a time, or use a larger budget"));
   }
   return outcome;
 }

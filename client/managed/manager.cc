@@ -59,7 +59,7 @@ Manager::~Manager() {
 }
 
 absl::Status Manager::CheckMine() const {
-  return is_parents() ? absl::UnimplementedError("managed memory is the parent's after fork()") : absl::OkStatus();
+  return is_parents() ? absl::UnimplementedError("managed memory belongs to the parent of fork()") : absl::OkStatus();
 }
 
 absl::Status Manager::SetBudget(uint64_t bytes) {
@@ -144,7 +144,7 @@ absl::StatusOr<Block*> Manager::NewBlock(uint64_t bytes, bool fixed, bool is_pac
   if (fixed && data == nullptr) {
     offsets_.Give(offset, bytes);
     return absl::ResourceExhaustedError(
-        absl::StrCat("no addresses are left in this process for ", FormatByteSize(bytes), " (a limit of ulimit -v?)"));
+        absl::StrCat("no address space is left in this process for ", FormatByteSize(bytes), " (is ulimit -v set?)"));
   }
   Block* const block = AddBlockLocked();
   memory_.Shrink(KeptLimit());  // bookkeeping may have grown

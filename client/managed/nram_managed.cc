@@ -60,7 +60,7 @@ absl::StatusOr<int> ChooseCopies(uint32_t given) {
   }
   if (copies < 1 || copies > kCopiesMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("copies, of the options or of $NRAM_COPIES: expected 1 to ", kCopiesMax));
+        absl::StrCat("copies (of the options or of $NRAM_COPIES): expected 1 to ", kCopiesMax));
   }
   return static_cast<int>(copies);
 }
@@ -68,7 +68,7 @@ absl::StatusOr<int> ChooseCopies(uint32_t given) {
 absl::StatusOr<nram_managed_t*> Open(const char* pool, const nram_managed_options* options) {
   if (nram::ForkCount() != 0) {
     return absl::UnimplementedError(
-        "this process was forked off one that had opened a pool, whose threads are not here: exec first");
+        "this process was forked from one with an open pool and lacks its threads: exec first");
   }
   nram_managed_options given;
   nram_managed_options_init(&given);

@@ -50,7 +50,7 @@ absl::Status Advice::Await(const Pages& pages, uint64_t page, bool (*moves)(Page
 
 absl::Status Advice::Settle(const Pages& pages, int64_t deadline_ns) {
   for (uint64_t page = pages.first; page < pages.end(); ++page) {
-    NRAM_RETURN_IF_ERROR(Await(pages, page, &IsBusy, deadline_ns, "a page was on its way for too long"));
+    NRAM_RETURN_IF_ERROR(Await(pages, page, &IsBusy, deadline_ns, "a page was in transfer for too long"));
   }
   return absl::OkStatus();
 }
@@ -111,7 +111,7 @@ absl::Status Advice::Pin(const Pages& pages, uint64_t asked_bytes) {
     if (pinned_pages_ + fresh > most) {
       return absl::OutOfRangeError(absl::StrCat(
           "pinning ", FormatByteSize(asked_bytes), " more: at most ", FormatByteSize(most * segment->page_bytes),
-          ", half of the budget, can be pinned, and ", FormatByteSize(pinned_pages_ * segment->page_bytes), " are"));
+          ", half of the budget, can be pinned; pinned: ", FormatByteSize(pinned_pages_ * segment->page_bytes)));
     }
     for (uint64_t page = pages.first; page < pages.end(); ++page) segment->word(page).Set(PageWord::kPinned);
     pinned_pages_ += fresh;
@@ -121,14 +121,14 @@ absl::Status Advice::Pin(const Pages& pages, uint64_t asked_bytes) {
   const int64_t deadline_ns = Deadline();
   absl::Status status;
   for (uint64_t page = pages.first; page < pages.end() && status.ok(); ++page) {
-    status = Await(pages, page, &IsMoving, deadline_ns, "pinning: a page was leaving for too long");
+    status = Await(pages, page, &IsMoving, deadline_ns, "pinning: a page was being evicted for too long");
   }
   if (status.ok()) page_in_->ahead()->Prefetch(pages.segment, pages.first, pages.count);
   // The kernel touches the pages, but a lost page is an error here, not a signal.
   const size_t bytes = pages.count * segment->page_bytes;
   if (status.ok() && bytes > 0 && madvise(segment->address(pages.first), bytes, MADV_POPULATE_READ) != 0) {
     status = errno == EINVAL ? absl::UnimplementedError("pinning needs Linux 5.14 or newer")
-                             : absl::DataLossError(absl::StrCat("pinning: a page cannot be had: ", strerror(errno)));
+                             : absl::DataLossError(absl::StrCat("pinning: a page cannot be read: ", strerror(errno)));
   }
   // Pages that others had pinned before stay pinned.
   for (uint64_t i = 0; i < pages.count && !status.ok(); ++i) {
@@ -141,7 +141,8 @@ absl::Status Advice::SetLimit(uint64_t limit_pages, uint64_t window_pages) {
   MutexLock lock(&pin_mu_);
   if (pinned_pages_ > limit_pages / 2) {
     return absl::FailedPreconditionError(absl::StrCat("at most half of the budget can be pinned, and ", pinned_pages_,
-                                                      " pages are: at least ", 2 * pinned_pages_, " pages are needed"));
+                                                      " pages are pinned: expected ", 2 * pinned_pages_,
+                                                      " pages or more"));
   }
   residency_->SetLimit(limit_pages, window_pages);
   return absl::OkStatus();
@@ -225,7 +226,7 @@ absl::StatusOr<bool> Advice::Seize(const Pages& pages, uint64_t page, PageState*
     if (*was == PageState::kEmpty) return false;
     if (!IsMoving(*was) && word.Change(*was, PageState::kBusy)) return true;
     NRAM_RETURN_IF_ERROR(
-        Await({pages.segment.Share(), page, 1}, page, &IsMoving, deadline_ns, "a page was on its way for too long"));
+        Await({pages.segment.Share(), page, 1}, page, &IsMoving, deadline_ns, "a page was in transfer for too long"));
   }
 }
 

@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<Memory>> Memory::Open(MemoryOptions options) {
   if (options.on_loss == nullptr) {
     options.on_loss = [lines = &StderrLines::Get()](void* address, size_t, const std::string& reason) {
       lines->Write(absl::StrCat("nram: the page at 0x", absl::Hex(reinterpret_cast<uintptr_t>(address)),
-                                " cannot be had: ", reason, "; who touches it gets SIGBUS"));
+                                " cannot be fetched: ", reason, "; a program that touches it gets SIGBUS"));
     };
   }
   auto memory = std::unique_ptr<Memory>(new Memory(std::move(options), std::move(auto_budget)));
@@ -297,8 +297,8 @@ absl::StatusOr<std::byte*> Memory::MapOpened(const MapRequest& request, uint64_t
   auto words = Mapping::Anonymous(RoundUp(length / options_.page_bytes, 4096));
   if (!space.ok() || !words.ok()) {
     return abandon(absl::ResourceExhaustedError(
-        absl::StrCat("no addresses are left in this process for ", FormatByteSize(length), " (",
-                     (space.ok() ? words : space).status().message(), "; a limit set by ulimit -v?)")));
+        absl::StrCat("no address space is left in this process for ", FormatByteSize(length), " (",
+                     (space.ok() ? words : space).status().message(), "; is ulimit -v set?)")));
   }
   if (request.kind != MapKind::kReadOnly) {
     absl::Status status = region->Reserve(0, length);

@@ -178,7 +178,7 @@ absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_optio
 absl::StatusOr<nram_t*> Open(const char* pool, const nram_options* options) {
   if (forks != 0) {
     return absl::UnimplementedError(
-        "this process was forked off one that had opened a pool, whose threads are not here: exec first");
+        "this process was forked from one with an open pool and lacks its threads: exec first");
   }
   nram_options given;
   nram_options_init(&given);

@@ -136,7 +136,7 @@ class Memory {
 template <typename T>
 class Array {
   static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>,
-                "elements are bytes that come and go: no constructor or destructor would run");
+                "elements must be trivially copyable and destructible: no constructor or destructor would run");
   static_assert(alignof(T) <= 4096, "mappings begin at pages of 4096 bytes");
 
  public:
@@ -177,7 +177,7 @@ class Array {
   // Next(). Array<const T> alone. Throws std::system_error: ENOENT if there is none, EIO if it is gone.
   static Array Observe(Memory& memory, const char* name, std::uint64_t version = NRAM_VERSION_NEWEST,
                        std::size_t count = 0) {
-    static_assert(std::is_const_v<T>, "what is observed is only read: Array<const T>");
+    static_assert(std::is_const_v<T>, "observed arrays are read-only: use Array<const T>");
     void* const address = nram_observe(memory.get(), name, version, nullptr);
     if (address == nullptr) internal::ThrowLastError();
     Array array;

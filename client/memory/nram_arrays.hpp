@@ -127,7 +127,7 @@ namespace internal {
 
 template <typename T>
 View<const T> Find(nram_t* handle, const void* address, const char* name) {
-  static_assert(ElementOf<T>() != 0, "no element of nram.h is of this type");
+  static_assert(ElementOf<T>() != 0, "nram.h has no element type for this type");
   nram_array array{};
   nram_array_init(&array);
   if (nram_find_array(handle, address, name, &array) != 0) ThrowLastError();
@@ -136,7 +136,7 @@ View<const T> Find(nram_t* handle, const void* address, const char* name) {
     throw std::invalid_argument(what + "has elements of " + NameOf(array.type) + ", not " + NameOf(ElementOf<T>()));
   }
   if (array.data == nullptr) {
-    throw std::invalid_argument(what + "is in a mapping that is not observed here: a new Observer maps all");
+    throw std::invalid_argument(what + "is in a mapping that is not observed here: a new Observer maps all of them");
   }
   return View<const T>(array);
 }
@@ -160,7 +160,7 @@ class Description {
   template <typename T>
   Description& Add(std::string name, const T* data, std::vector<std::uint64_t> extents = {},
                    nram_order order = NRAM_ORDER_C) {
-    static_assert(internal::ElementOf<T>() != 0, "no element of nram.h is of this type");
+    static_assert(internal::ElementOf<T>() != 0, "nram.h has no element type for this type");
     if (extents.size() > NRAM_DIMENSIONS_MAX) {
       throw std::invalid_argument("nram::memory: array \"" + name + "\" has " + std::to_string(extents.size()) +
                                   " dimensions: expected 0 to 8");

@@ -77,7 +77,7 @@ absl::StatusOr<nram::PublishedArray> Describe(nram_t* n, const nram_array& given
     array.offset = at - base;
     return array;
   }
-  return absl::InvalidArgumentError(absl::StrCat(what, " begins in none of the mappings that are published"));
+  return absl::InvalidArgumentError(absl::StrCat(what, " begins in none of the published mappings"));
 }
 
 absl::Status DescribeAll(nram_t* n, const nram_publish_options& options, nram::VersionRequest* request) {
@@ -96,10 +96,10 @@ absl::Status DescribeAll(nram_t* n, const nram_publish_options& options, nram::V
     memcpy(&given, at, sizeof(given));
     if (given.size != size) {
       return absl::InvalidArgumentError(
-          absl::StrCat("nram_array.size is ", given.size, " after ", size, ": all arrays have the same"));
+          absl::StrCat("nram_array.size is ", given.size, " after ", size, ": all arrays must have the same"));
     }
     if (HasUnknown(at, sizeof(given), size)) {
-      return absl::InvalidArgumentError("nram_array says what this libnram does not know: install a newer one");
+      return absl::InvalidArgumentError("nram_array has a field that this libnram does not know: install a newer one");
     }
     NRAM_ASSIGN_OR_RETURN(nram::PublishedArray array, Describe(n, given, request->bases));
     request->arrays.push_back(std::move(array));
@@ -144,7 +144,7 @@ absl::Status Choose(nram_t* n, const nram_publish_options* options, nram::Versio
 
 absl::StatusOr<nram::Observed> Observe(nram_t* n, const char* name, uint64_t version, bool all, uint64_t* got) {
   if (name == nullptr || *name == '\0') {
-    return absl::InvalidArgumentError("the name of what is observed is missing");
+    return absl::InvalidArgumentError("the name of the publication is missing");
   }
   NRAM_ASSIGN_OR_RETURN(nram::Observed observed, n->memory->Observe(name, version, all));
   if (got != nullptr) *got = observed.version;

@@ -115,9 +115,9 @@ absl::StatusOr<const std::byte*> Observer::DataOf(const Segment* segment, const 
     if (array.offset <= other->length() && BytesOf(array) <= other->length() - array.offset) {
       return other->base() + array.offset;
     }
-    return absl::DataLossError(absl::StrCat("array ", Quoted(array.name), " from byte ", array.offset,
-                                            " on goes beyond its mapping, of which ", other->length(),
-                                            " bytes are here: observe it anew"));
+    return absl::DataLossError(absl::StrCat("array ", Quoted(array.name), " at byte ", array.offset,
+                                            " extends beyond its mapping, of which ", other->length(),
+                                            " bytes are mapped: observe it again"));
   }
   return nullptr;
 }
@@ -148,12 +148,12 @@ absl::StatusOr<std::vector<Observer::Move>> Observer::Prepare(const View& view, 
     while (i < record.regions.size() && record.regions[i].name != name) ++i;
     if (i == record.regions.size()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("version ", record.number, " is without ", Quoted(name), ": unmap it, or observe anew"));
+          absl::StrCat("version ", record.number, " has no ", Quoted(name), ": unmap it, or observe again"));
     }
     if (RoundUp(record.lengths[i], segment->page_bytes) != segment->length()) {
       return absl::FailedPreconditionError(absl::StrCat(Quoted(name), " has ", record.lengths[i], " bytes in version ",
                                                         record.number, ", and ", segment->length(),
-                                                        " are mapped: observe it anew"));
+                                                        " are mapped: observe it again"));
     }
     Move move;
     move.segment = SegmentRef(segment);

@@ -124,7 +124,7 @@ void PagePlacer::Place(const SegmentRef& segment, uint64_t lowest, uint64_t coun
     // Of a large page part may be in place.
     DropLocally(segment->address(page), page_bytes_);
     residency_->ReturnBudget(1);
-    Lose(segment, page, absl::StrCat("the kernel does not take it: ", why.message()));
+    Lose(segment, page, absl::StrCat("the kernel does not accept it: ", why.message()));
   }
   enter(lowest + count);
 }

@@ -129,14 +129,15 @@ absl::StatusOr<Publisher::Stream*> Publisher::CheckRequest(const PublishRequest&
       return absl::InvalidArgumentError(absl::StrCat(Quoted(name), " is attached read-only: its owner publishes"));
     }
     if (name.size() > Publication::kNameBytesMax) {
-      return absl::InvalidArgumentError(absl::StrCat("the name of what is published has at most ",
+      return absl::InvalidArgumentError(absl::StrCat("the name of a publication has at most ",
                                                      Publication::kNameBytesMax, " bytes, and this one has ",
                                                      name.size()));
     }
     if (request.keep != VersionKeep::kWithOwner && !segment->keep) {
       return absl::InvalidArgumentError(absl::StrCat("a version of ", Quoted(name),
-                                                     " cannot outlive this program, since the mapping goes with it: ",
-                                                     "map it kept, or let the version go with its owner"));
+                                                     " cannot outlive this program, since the mapping ends with it: ",
+                                                     "map it with NRAM_MAP_KEEP, or keep versions only with "
+                                                     "their owner"));
     }
     if (!segment->publishable) return absl::InvalidArgumentError(absl::StrCat(Quoted(name), " is being unmapped"));
   }
@@ -155,8 +156,8 @@ absl::Status Publisher::OpenPublication(Job* job) {
   auto created = Publication::Create(pool_, name, how);
   if (absl::IsAlreadyExists(created.status())) {
     return absl::AlreadyExistsError(absl::StrCat("the pool has a region ", Quoted(name + ".versions"),
-                                                 " already, which ", "would say which versions ", Quoted(name),
-                                                 " has: free it first"));
+                                                 " already, the name of the list of versions of ",
+                                                 Quoted(name), ": free it first"));
   }
   NRAM_RETURN_IF_ERROR(created.status());
   job->stream->publication = *std::move(created);
@@ -184,8 +185,8 @@ absl::Status Publisher::Begin(Job* job, int64_t deadline_ns) {
   constexpr size_t kForOthers = 4 * kKiB;  // such as servers that join meanwhile
   if (const size_t bytes = EncodeRecord(*record).size(); bytes + kForOthers > kPublicationBytesMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("what is said of a version has ", bytes, " bytes, and may have ",
-                     kPublicationBytesMax - kForOthers, ": shorten its header of ", record->header_json.size(),
+        absl::StrCat("the version's description has ", bytes, " bytes; at most ", kPublicationBytesMax - kForOthers,
+                     " fit: shorten its header of ", record->header_json.size(),
                      " bytes, describe fewer than its ", record->arrays.size(), " arrays, or publish fewer than ",
                      record->regions.size(), " mappings on ", servers, " servers at once"));
   }
@@ -264,7 +265,8 @@ absl::Status Publisher::AwaitPublished(const Segment& segment, uint64_t version,
   };
   const Stream* stream = find();
   if (stream == nullptr || stream->begun == 0) {
-    return absl::InvalidArgumentError("no version was published by this mapping's name, which is the first one's");
+    return absl::InvalidArgumentError(
+        "no version was published under this mapping's name (the first mapping names a publication)");
   }
   if (version == 0) version = stream->begun;
   if (version > stream->begun) {
@@ -280,7 +282,8 @@ absl::Status Publisher::AwaitPublished(const Segment& segment, uint64_t version,
   const auto failure = stream->failures.find(version);
   if (failure != stream->failures.end()) return failure->second;
   if (version > stream->forgotten) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("version ", version, ": too many have failed since to know of it"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("version ", version, ": forgotten, since too many later versions have failed"));
 }
 
 absl::Status Publisher::Drop(const Segment& segment, uint64_t version) {
@@ -291,7 +294,7 @@ absl::Status Publisher::Drop(const Segment& segment, uint64_t version) {
     if (const auto it = streams_.find(&segment); it != streams_.end()) stream = it->second.get();
   }
   absl::Status status =
-      absl::NotFoundError(absl::StrCat("no version ", version, " is published by this mapping's name"));
+      absl::NotFoundError(absl::StrCat("no version ", version, " is published under this mapping's name"));
   if (stream != nullptr) {
     const auto it = std::find_if(stream->kept.begin(), stream->kept.end(),
                                  [&](const PublicationRecord& record) { return record.number == version; });
@@ -389,7 +392,7 @@ absl::Status Publisher::Commit(Job* job) {
       // It goes as those before it do.
       stream->kept.push_back(job->record);
       return absl::UnknownError(absl::StrCat("version ", job->record.number,
-                                             " may be there or not, until the next one is: ", status.message()));
+                                             " may exist or not until the next one is published: ", status.message()));
     case Publication::Standing::kNotThere:
       break;
   }
@@ -410,7 +413,7 @@ bool Publisher::IsStalled(Job* job, int64_t patience_ms) {
 
 absl::Status Publisher::Stalled() const {
   return absl::UnavailableError(
-      "the version was given up: threads waited for local memory, and servers did not take the version meanwhile");
+      "the version was abandoned: threads waited for local memory while servers did not store the version");
 }
 
 bool Publisher::SendSome(const SegmentRef& segment, uint64_t* page, PageOut* out) {

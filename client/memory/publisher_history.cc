@@ -39,11 +39,11 @@ absl::Status Publisher::MakeRoom(Stream* stream, const PublishRequest& request) 
     std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(deadline_ns - now_ns, pause_ms * kNsPerMs)));
   }
   const char* const why = request.when_full == WhenFull::kDropOldest
-                              ? "a server does not answer, so the oldest cannot go"
-                          : request.when_full == WhenFull::kWait ? "observers have not let go of one in time"
-                                                                 : "observers have to let go of one first";
+                              ? "a server does not answer, so the oldest cannot be dropped"
+                          : request.when_full == WhenFull::kWait ? "observers have not released one in time"
+                                                                 : "observers must release one first";
   return absl::OutOfRangeError(absl::StrCat("there are ", stream->kept.size() + stream->held.size(),
-                                            " versions, and at most ", most, " may be: ", why));
+                                            " versions; the maximum is ", most, ": ", why));
 }
 
 bool Publisher::DropVersions(const PublicationRecord& record, bool force) {

@@ -103,7 +103,7 @@ absl::Status Residency::TakeBudget(uint64_t pages, int64_t deadline_ns) {
     pressure_.Signal();
     if (!returned_.WaitUntil(&mu_, deadline_ns) && resident_.load() + pages > limit_.load()) {
       status = absl::ResourceExhaustedError(
-          absl::StrCat("no page could leave the budget in time: ",
+          absl::StrCat("no page could be evicted in time: ",
                        reported_.ok() ? "all pages are pinned or in use" : reported_.message()));
       break;
     }

@@ -48,14 +48,16 @@ absl::StatusOr<std::unique_ptr<Userfault>> Userfault::Open() {
     UniqueFd fd = NewFd();
     if (!fd.valid() && errno == EPERM) {
       return absl::PermissionDeniedError(
-          "the kernel gives this user no userfaultfd, which nram memory is built on. As root, once: either "
-          "`setfacl -m u:USER:rw /dev/userfaultfd` for one user, or `sysctl vm.unprivileged_userfaultfd=1` for all");
+          "the kernel permits this user no userfaultfd, which nram memory needs. Join the group nram of the package's "
+          "udev rule; or, as root after each boot, `setfacl -m u:USER:rw /dev/userfaultfd` for one user or "
+          "`sysctl vm.unprivileged_userfaultfd=1` for all");
     }
     if (!fd.valid()) return ErrnoStatus(errno, "userfaultfd");
     if (!asks) {
       constexpr uint64_t kNeeded = UFFD_FEATURE_PAGEFAULT_FLAG_WP;
       if ((api.features & kNeeded) == 0) {
-        return absl::UnimplementedError("this kernel cannot tell writes to memory pages (Linux 5.7 or newer, x86-64)");
+        return absl::UnimplementedError(
+            "this kernel cannot report writes to memory pages: nram memory needs Linux 5.7 or newer, x86-64");
       }
       api.features &= kNeeded | UFFD_FEATURE_POISON;
     }

@@ -76,7 +76,7 @@ absl::StatusOr<BringUp::Stage> BringUp::Advance(const SessionAction& action, Ses
       if (granted_.ttl_ms < options_.lease_ttl_min_ms) {
         return absl::FailedPreconditionError(absl::StrCat(
             "memory server ", server_, " grants leases of ", granted_.ttl_ms, " ms at most, and this client needs ",
-            options_.lease_ttl_min_ms, ": give it a longer --lease-ttl-ms, or this one shorter deadlines"));
+            options_.lease_ttl_min_ms, ": set a longer --lease-ttl-ms there, or shorter deadlines here"));
       }
       return hello_.incarnation == incarnation ? Stage::kConnect : Stage::kDial;
     case SessionAction::Kind::kDial:

@@ -19,7 +19,7 @@ namespace {
 constexpr ChunkMask kNoChunks[1] = {0};
 
 absl::Status NoRoomKnown(const ServerSession& session) {
-  return absl::UnavailableError(absl::StrCat("memory server ", session.name(), " does not say if it has room"));
+  return absl::UnavailableError(absl::StrCat("memory server ", session.name(), " does not report whether it has room"));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ absl::Status CopiedIo::LostError() const {
 absl::Status CopiedIo::ChangedError() const {
   return absl::UnavailableError(absl::StrCat(
       "region ", FormatId(Raw(place().map->key().id)),
-      " was attached read-only, and its owner has moved or lost copies since, or is another one: ", "attach it again"));
+      " was attached read-only, and its owner has changed, moved or lost copies since: ", "attach it again"));
 }
 
 absl::Status CopiedIo::GoneError() const {

@@ -11,14 +11,14 @@
 namespace nram {
 absl::Status CopiedIo::SealError() const {
   return absl::FailedPreconditionError(
-      absl::StrCat("region ", FormatId(Raw(place().map->key().id)), " is sealed, and this process has no key of it ",
-                   "(a child after fork has none; it needs a pool of its own), or no memory"));
+      absl::StrCat("region ", FormatId(Raw(place().map->key().id)), " is sealed, and this process has no key for it ",
+                   "(a child after fork needs its own pool), or no memory"));
 }
 
 absl::Status CopiedIo::BadSealError(const IoPart& part) const {
   return absl::DataLossError(absl::StrCat(
-      "memory server ", part.session->name(), " gives pages of region ", FormatId(Raw(place().map->key().id)),
-      " that are not those last written there: it changed them, or plays old ones back"));
+      "memory server ", part.session->name(), " has returned pages of region ", FormatId(Raw(place().map->key().id)),
+      " that are not the last written ones: it changed them, or replays old ones"));
 }
 
 bool CopiedIo::TakeSealer(Piece* piece) {

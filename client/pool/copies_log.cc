@@ -9,11 +9,11 @@ namespace nram {
 void CopiesLog::Note(const CopiesReport& now) {
   const CopiesReport before = std::exchange(said_, now);
   if (now.lost > before.lost) {
-    LOG(ERROR) << now.lost << " spans of 1 MiB have lost all their copies: what was stored there reads as an error";
+    LOG(ERROR) << now.lost << " spans of 1 MiB have lost all their copies: reads there fail";
   }
   if (before.lacking() == 0 && now.lacking() > 0) {
     LOG(WARNING) << now.lacking() << " of " << now.lacking() + now.in_sync
-                 << " spans have fewer copies than they are to have: they are made anew";
+                 << " spans have too few copies: restoring them";
   }
   if (before.lacking() > 0 && now.lacking() == 0) LOG(INFO) << "all spans have all their copies again";
 }

@@ -50,7 +50,7 @@ absl::StatusOr<KeptNames::Claim> KeptNames::Begin(const std::string& name, Regio
   for (int i = 0; i < kTries; ++i) {
     const absl::StatusOr<NameArbiter::Standing> standing = arbiter_->Claim(claim.name, claim.region, claim.revision);
     if (!standing.ok()) {
-      LOG(WARNING) << "nobody has arbitrated whether another region is named " << Quoted(name) << ": "
+      LOG(WARNING) << "cannot check whether another region is named " << Quoted(name) << ": "
                    << standing.status().message();
       NoteAway();
       claim.late = true;
@@ -62,7 +62,7 @@ absl::StatusOr<KeptNames::Claim> KeptNames::Begin(const std::string& name, Regio
     if (claim.revision != 0) NRAM_RETURN_IF_ERROR(CheckGone(claim.name, *standing, deadline_ns));
   }
   return absl::UnavailableError(
-      absl::StrCat("the name ", Quoted(name), " is being given to other regions: ", arbiter_->PlaceOf(claim.name)));
+      absl::StrCat("the name ", Quoted(name), " is being assigned to other regions: ", arbiter_->PlaceOf(claim.name)));
 }
 
 absl::Status KeptNames::CheckGone(const KeptName& name, const NameArbiter::Standing& standing,
@@ -76,7 +76,7 @@ absl::Status KeptNames::CheckGone(const KeptName& name, const NameArbiter::Stand
       return absl::AlreadyExistsError(
           absl::StrCat("memory server ", server.ToString(), " has a region named ", Quoted(name.name)));
     }
-    return absl::UnavailableError(absl::StrCat("the name ", Quoted(name.name), " was given before, and memory server ",
+    return absl::UnavailableError(absl::StrCat("the name ", Quoted(name.name), " was assigned before; memory server ",
                                                server.ToString(), " may have that region, but does not answer (",
                                                status.message(), "). If that server is gone for good, delete the key ",
                                                arbiter_->PlaceOf(name)));
@@ -89,8 +89,8 @@ absl::Status KeptNames::CheckGone(const KeptName& name, const NameArbiter::Stand
   for (const Endpoint& server : standing.holder.servers) NRAM_RETURN_IF_ERROR(check(server));
   if (standing.trouble.ok()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "the name ", Quoted(name.name), " was given before, and nobody knows which servers may have that region (",
-      standing.trouble.message(), "). If it is gone for good, delete the key ", arbiter_->PlaceOf(name)));
+      "the name ", Quoted(name.name), " was assigned before, and the servers of that region are unknown (",
+      standing.trouble.message(), "). If the region is gone for good, delete the key ", arbiter_->PlaceOf(name)));
 }
 
 absl::Status KeptNames::AskServer(const Endpoint& server, const std::string& name, int64_t deadline_ns) const {
@@ -115,7 +115,7 @@ absl::Status KeptNames::Confirm(Claim claim) {
     if (standing.ok() && standing->revision != 0) {
       return absl::AlreadyExistsError(
           absl::StrCat("the name ", Quoted(claim.name.name),
-                       " was given to another region meanwhile: ", arbiter_->PlaceOf(claim.name)));
+                       " was assigned to another region meanwhile: ", arbiter_->PlaceOf(claim.name)));
     }
     if (standing.ok()) {
       claim.revision = 0;  // somebody has deleted the key
@@ -140,8 +140,8 @@ void KeptNames::NoteDestroyed(const std::string& name, RegionId id) {
   if (arbiter_ == nullptr) return;
   ForgetLate(id);
   const KeptName kept{Tenant(), name};
-  const absl::Status status = IsAway() ? absl::UnavailableError("it was silent just now") : arbiter_->Release(kept, id);
-  LOG_IF(INFO, !status.ok()) << "region " << Quoted(name) << " is destroyed, and its key stays until the name is given "
+  const absl::Status status = IsAway() ? absl::UnavailableError("no answer a moment ago") : arbiter_->Release(kept, id);
+  LOG_IF(INFO, !status.ok()) << "region " << Quoted(name) << " is destroyed; its key remains until its name is used "
                              << "again (" << status.message() << "): " << arbiter_->PlaceOf(kept);
 }
 
@@ -153,8 +153,8 @@ void KeptNames::SetServers(const std::string& name, RegionId id, Epoch epoch, st
     const absl::Status status = arbiter_->SetServers(late.name, late.region);
     if (status.ok() || absl::IsNotFound(status)) return;
     NoteAway();
-    LOG(WARNING) << "the servers of region " << Quoted(name) << " are late at " << arbiter_->PlaceOf(late.name) << ": "
-                 << status.message();
+    LOG(WARNING) << "the servers of region " << Quoted(name) << " are not yet registered at "
+                 << arbiter_->PlaceOf(late.name) << ": " << status.message();
   }
   AddLate(std::move(late));
 }
@@ -174,8 +174,8 @@ bool KeptNames::IsAway() const {
 void KeptNames::AddLate(Late late) {
   MutexLock lock(&mu_);
   if (late_.size() >= kLateMax) {
-    LOG_EVERY_N(WARNING, 100) << "too many names are late: that of region " << Quoted(late.name.name)
-                              << " is not put there";
+    LOG_EVERY_N(WARNING, 100) << "too many names are not registered yet: giving up that of region "
+                              << Quoted(late.name.name);
     return;
   }
   late.change = ++changes_;
@@ -246,17 +246,17 @@ bool KeptNames::CatchUp(const Late& late) {
   const absl::StatusOr<NameArbiter::Standing> standing = arbiter_->Claim(late.name, late.region, /*revision=*/0);
   if (!standing.ok()) return false;
   if (standing->won) {
-    LOG(INFO) << "region " << name << " has its name at " << arbiter_->PlaceOf(late.name) << " now";
+    LOG(INFO) << "region " << name << " is now registered at " << arbiter_->PlaceOf(late.name);
     // It may have had it before, with other servers.
     const absl::Status status = arbiter_->SetServers(late.name, late.region);
     return status.ok() || absl::IsNotFound(status);
   }
   const std::string other = standing->trouble.ok()
                                 ? absl::StrCat(FormatId(Raw(standing->holder.id)), ", of ", standing->holder.client)
-                                : "one that cannot be read";
+                                : "an unreadable one";
   LOG(ERROR) << "two regions may have the name " << name << ": " << FormatId(Raw(late.region.id))
              << ", of this client, and " << other << " (" << arbiter_->PlaceOf(late.name)
-             << "). Both stay. Destroy the one that does not count: nram regions --destroy=ID";
+             << "). Both are kept. Destroy the wrong one: nram regions --destroy=ID";
   return true;
 }
 

@@ -25,7 +25,7 @@ void LogSome(const std::vector<std::string>& names, const std::string& what) {
   constexpr size_t kLinesMax = 16;
   for (size_t i = 0; i < std::min(names.size(), kLinesMax); ++i)
     LOG(INFO) << "memory server " << names[i] << " " << what;
-  if (names.size() > kLinesMax) LOG(INFO) << names.size() - kLinesMax << " more: each " << what;
+  if (names.size() > kLinesMax) LOG(INFO) << names.size() - kLinesMax << " more memory servers: each " << what;
 }
 
 }  // namespace
@@ -111,9 +111,9 @@ void LiveMembers::NoteTrouble(const absl::Status& status) {
   const std::string said = std::exchange(trouble_, std::string(status.message()));
   if (said == trouble_) return;
   if (status.ok()) {
-    LOG(INFO) << source_->name() << " tells of the pool's servers again";
+    LOG(INFO) << source_->name() << " lists the pool's servers again";
   } else {
-    LOG(WARNING) << "no news of the pool's servers, those that are known stay: " << status.message();
+    LOG(WARNING) << "no news of the pool's servers; the known ones are kept: " << status.message();
   }
 }
 
@@ -149,14 +149,14 @@ void LiveMembers::Hear(const std::vector<Member>& members) {
 
 void LiveMembers::Apply(const Roster::Step& step) {
   LogSome(NamesOf(step.returns), "is a member of the pool again");
-  LogSome(NamesOf(step.leaves), absl::StrCat("is no member of the pool any more (", source_->name(),
-                                             "): it gets nothing new, and what it has moves"));
+  LogSome(NamesOf(step.leaves), absl::StrCat("is no longer a member of the pool (", source_->name(),
+                                             "): no new pages are placed there, and its pages are moved"));
   std::vector<std::string> joins;
   for (const Endpoint& server : step.joins) joins.push_back(server.ToString());
   LogSome(joins, absl::StrCat("joins the pool (", source_->name(), ")"));
   if (step.refused > 0 && !std::exchange(told_full_, true)) {
     LOG(ERROR) << step.refused << " servers cannot join: a pool has " << sessions_->most()
-               << " servers at most while it is open, those that have left included; start this program again";
+               << " servers at most while it is open, including former members; restart this program";
   }
   if (step.joins.empty()) return;
   {
@@ -191,7 +191,8 @@ void LiveMembers::Keep(const std::vector<Member>& members) {
   std::vector<Endpoint> servers;
   for (const Member& member : members) servers.push_back(member.endpoint);
   const absl::Status status = cache_->Write(servers);
-  LOG_IF_EVERY_N(WARNING, !status.ok(), 100) << "what " << source_->name() << " says is not kept: " << status.message();
+  LOG_IF_EVERY_N(WARNING, !status.ok(), 100) << "the server list of " << source_->name()
+                                             << " is not cached: " << status.message();
 }
 
 // --- Who is awake.

@@ -249,10 +249,10 @@ void Membership::Leave(const IoPlace& place) {
   if (map->is_fenced()) return;
   if (told == 0) {
     LOG(WARNING) << "region \"" << held.told.name
-                 << "\" could not be left in good order: until it is attached again, none of its servers may restart";
+                 << "\" could not be left in order: until it is attached again, none of its servers may restart";
   } else if (told < all.size()) {
-    LOG(WARNING) << "region \"" << held.told.name << "\" was left with " << told << " of its " << all.size()
-                 << " servers: until it is attached again, these may not restart";
+    LOG(WARNING) << "region \"" << held.told.name << "\" was left in order on only " << told << " of its "
+                 << all.size() << " servers: until it is attached again, these must not restart";
   }
 }
 

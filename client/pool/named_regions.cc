@@ -56,7 +56,7 @@ VersionNumber Plausible(std::vector<VersionNumber> newest) {
 
 absl::Status TooLarge(const std::string& name) {
   return absl::ResourceExhaustedError(absl::StrCat("region ", Quoted(name),
-                                                   " has more spans than this client can keep (",
+                                                   " has more spans than this client can track (",
                                                    FormatByteSize(kTableBytesMax), " of table)"));
 }
 
@@ -119,8 +119,8 @@ absl::Status NamedRegions::ChooseServers(const RegionOptions& options, Making* m
   if (making->sessions.empty()) return absl::UnavailableError("no memory server of the pool answers");
   if (hosts.size() < static_cast<size_t>(options.copies)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("a page is to have ", options.copies, " copies, each on a host of its own, and servers of ",
-                     hosts.size(), " hosts answer: add servers on others, or ask for fewer copies"));
+        absl::StrCat("each page needs ", options.copies, " copies on different hosts, and servers of ",
+                     hosts.size(), " hosts answer: add servers on other hosts, or ask for fewer copies"));
   }
   return absl::OkStatus();
 }
@@ -178,7 +178,7 @@ std::string NamedRegions::UndoEverywhere(const Making& making) {
     if (!session->AwaitUndone(making.args.name, deadline_ns)) left.push_back(session->name());
   }
   if (left.empty()) return "";
-  return absl::StrCat(" (what was created is undone when it answers: ", absl::StrJoin(left, ", "), ")");
+  return absl::StrCat(" (the create is undone there when these servers answer: ", absl::StrJoin(left, ", "), ")");
 }
 
 absl::Status NamedRegions::AwaitUndone(const std::string& name, int64_t deadline_ns) {
@@ -286,11 +286,11 @@ absl::Status NamedRegions::CheckWhole(const std::string& name, AttachLoss loss, 
     if (found->infos[i].id == newest.id) has_it.insert(found->alive[i]);
   }
   if (newest.incarnations.empty()) {
-    return absl::DataLossError(absl::StrCat("nobody knows which servers region ", Quoted(name), " is on"));
+    return absl::DataLossError(absl::StrCat("the servers of region ", Quoted(name), " are unknown"));
   }
   if (newest.copies > kReplicasMax) {
     return absl::FailedPreconditionError(absl::StrCat("region ", Quoted(name), " has ", newest.copies,
-                                                      " copies, and this client knows of ", kReplicasMax, " at most"));
+                                                      " copies, and this client supports at most ", kReplicasMax));
   }
   size_t over = 0;   // lives
   size_t freed = 0;  // lives that go on, and have not got it
@@ -302,7 +302,7 @@ absl::Status NamedRegions::CheckWhole(const std::string& name, AttachLoss loss, 
   if (over > 0 && !found->away.empty()) {
     // Of a copied region that was left in good order, a server that answers with nothing may be missed.
     const bool may_miss = found->left_in_order && newest.copies > 1;
-    const absl::string_view mend = may_miss ? ": start it again, with or without its data" : "";
+    const absl::string_view mend = may_miss ? ": restart it, with or without its data" : "";
     return absl::UnavailableError(
         absl::StrCat("region ", Quoted(name), " is partly on a server that does not answer (", found->away, ")", mend));
   }
@@ -310,14 +310,14 @@ absl::Status NamedRegions::CheckWhole(const std::string& name, AttachLoss loss, 
   if (found->misses) return absl::OkStatus();
   if (newest.epoch == kMaking) {
     return absl::UnavailableError(
-        absl::StrCat("region ", Quoted(name), " is not whole: it is being created, or undone after a failed create"));
+        absl::StrCat("region ", Quoted(name), " is incomplete: it is being created, or undone after a failed create"));
   }
   // Each span has a copy that is newest where fewer are gone than that. A server that is not in this client's list of
   // the pool is not known to be gone.
   const bool knows_all = found->alive.size() >= newest.incarnations.size();
   if (freed == 0 && found->left_in_order && over < newest.left_in_order && knows_all) return absl::OkStatus();
   const absl::string_view may_be =
-      newest.copies > 1 ? ". What the others have may be older: only with loss accepted can it be attached" : "";
+      newest.copies > 1 ? ". The other copies may be older: it can be attached only if loss is accepted" : "";
   return absl::DataLossError(absl::StrCat("region ", Quoted(name), " was partly on a server that has ",
                                           over > 0 ? "restarted since" : "freed its part", may_be));
 }
@@ -332,7 +332,7 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Attach(const std::string& 
     if (!again) return region;
   }
   return absl::UnavailableError(
-      absl::StrCat("the servers of region ", Quoted(name), " change while it is attached: attach it again"));
+      absl::StrCat("the servers of region ", Quoted(name), " changed during the attach: attach it again"));
 }
 
 // *again: its members have changed since they were looked at.
@@ -507,7 +507,7 @@ absl::Status NamedRegions::TakeOverView(Region* region, const Found& found, cons
   const Membership::Members members = view.members;
   if (membership_->Tell(region->map(), &view, members, /*left_in_order=*/0, deadline_ns) < members.size()) {
     return absl::UnavailableError(absl::StrCat("region ", Quoted(region->name()),
-                                               " was taken over, and not all of its servers have answered then: "
+                                               " was taken over, but some of its servers did not answer: "
                                                "attach it again"));
   }
   membership_->Add(region->map(), {region->name(), region->size_bytes(), manifest}, std::move(view));

@@ -14,8 +14,8 @@ absl::StatusOr<bool> NamedSeals::Decide(const RegionOptions& options) const {
   if (!seals || secret_ != nullptr) return seals;
   return absl::FailedPreconditionError(
       absl::StrCat("region ", Quoted(options.name),
-                   " is to be sealed, and it outlives this process: that needs a key file. Make one and name it "
-                   "((umask 077; head -c 32 /dev/urandom > FILE), NRAM_KEY_FILE=FILE), or do without (NRAM_SEAL=0)"));
+                   " is sealed and outlives this process, so it needs a key file. Make and name one "
+                   "((umask 077; head -c 32 /dev/urandom > FILE), NRAM_KEY_FILE=FILE), or do not seal (NRAM_SEAL=0)"));
 }
 
 absl::StatusOr<std::optional<SealManifest>> NamedSeals::Check(const std::string& name, RegionId id,
@@ -25,8 +25,8 @@ absl::StatusOr<std::optional<SealManifest>> NamedSeals::Check(const std::string&
   if (!sealed) {
     if (!demands()) return std::nullopt;
     return absl::FailedPreconditionError(
-        absl::StrCat("region ", Quoted(name), " is plain, and this pool seals its regions: who stores it sees all of ",
-                     "it, and may have made it. If that is all right: NRAM_SEAL=0"));
+        absl::StrCat("region ", Quoted(name), " is not sealed, and this pool seals its regions: its servers can read ",
+                     "all of it, and may have made it. To accept that, set NRAM_SEAL=0"));
   }
   if (secret_ == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -39,8 +39,8 @@ absl::StatusOr<std::optional<SealManifest>> NamedSeals::Check(const std::string&
     if (!manifest.ok()) return Annotate(manifest.status(), absl::StrCat("region ", Quoted(name)));
     const SealManifest told{.id = id, .name = name, .size_bytes = info.size_bytes, .copies = info.copies, .salts = {}};
     if (!info.pages_sealed || !manifest->IsOfSame(told)) {
-      return absl::DataLossError(absl::StrCat("a server gives another region for ", Quoted(name),
-                                              ", or says of it what its owner did not: it is broken, or lies"));
+      return absl::DataLossError(absl::StrCat("a server has another region named ", Quoted(name),
+                                              ", or has changed its manifest: the server is broken or lies"));
     }
     if (!all.has_value()) {
       all = *std::move(manifest);
@@ -55,7 +55,7 @@ absl::StatusOr<NamedSeals::Term> NamedSeals::BeginOwner(SealManifest manifest, P
   if (manifest.salts.size() >= SealManifest::kOwnersMax) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "region ", Quoted(manifest.name), " was attached for writing ", manifest.salts.size(),
-        " times, which is as often as a sealed one may be: attach it read-only, and copy it to a new one"));
+        " times, the maximum for a sealed region: attach it read-only and copy it to a new one"));
   }
   OwnerSalt salt;
   do {

@@ -96,7 +96,7 @@ void OneCopyIo::Aim(IoPart* part, const RegionMap::Target& target) {
   part->unsure = target.known == RegionMap::Known::kPerhaps && target.incarnation == part->life->incarnation;
   if (created && target.incarnation != part->life->incarnation) {
     return End(part, absl::DataLossError(absl::StrCat("memory server ", session->name(),
-                                                      " has restarted and lost what region ",
+                                                      " has restarted and lost the data that region ",
                                                       FormatId(Raw(place().map->key().id)), " stored there")));
   }
   if (!writes && !created && !part->unsure) {

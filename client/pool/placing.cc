@@ -74,8 +74,8 @@ ServerSession* Placing::Survey(const Sessions& sessions, uint64_t bytes, absl::S
   // Only a server that answers says that it is full. One that is away for a short time may have room.
   if (no_answer_ != kNoServer && wanted_hosts_ == 0) return sessions.at(no_answer_);
   if (wanted_hosts_ > 0) {
-    *why = absl::ResourceExhaustedError(absl::StrCat("a page is to have ", wanted_hosts_, " copies, each on a host of ",
-                                                     "its own, and the pool has fewer hosts: add servers on others, ",
+    *why = absl::ResourceExhaustedError(absl::StrCat("each page needs ", wanted_hosts_, " copies on different hosts, ",
+                                                     "and the pool has fewer hosts: add servers on other hosts, ",
                                                      "or ask for fewer copies"));
     return nullptr;
   }
@@ -94,7 +94,7 @@ ServerSession* Placing::Survey(const Sessions& sessions, uint64_t bytes, absl::S
   if (away_too_long == sessions.size()) {
     *why = absl::UnavailableError("no memory server of the pool answers");
   } else if (full_ == kNoServer) {
-    *why = absl::ResourceExhaustedError("the pool is full: no memory server takes new pages");
+    *why = absl::ResourceExhaustedError("the pool is full: no memory server accepts new pages");
   } else {
     *why = absl::ResourceExhaustedError(absl::StrCat("the pool is full: memory server ", sessions.at(full_)->name(),
                                                      " has no room for ", FormatByteSize(bytes)));

@@ -99,7 +99,7 @@ void Pool::SetRouser(ServerSession* session) {
 
 bool Pool::Accepts(const Endpoint& server, std::string* why) const {
   if (IsThisMachine(server) || !IsLocal(options_) || options_.seal != Seal::kAuto) return true;
-  *why = "the pool was this machine's alone when this program opened it, so pages are not sealed; start it again";
+  *why = "this program opened the pool with local servers only, so its pages are not sealed; restart the program";
   return false;
 }
 
@@ -118,7 +118,7 @@ bool Pool::Drive(ServerSession* session) {
   std::unique_ptr<SessionDriver> driver = edge_->Drive(session);
   if (driver == nullptr) {
     LOG_EVERY_N(WARNING, 100) << "memory server " << session->name()
-                              << " is not greeted now: there are no more threads";
+                              << " is not contacted now: no more threads can be started";
     return false;
   }
   sessions_.NoteAwake();
@@ -150,7 +150,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Make(PoolOptions options, std::uniqu
   // Those that sleep in a large pool are roused later.
   if (pool->live_members_ == nullptr &&
       absl::c_any_of(pool->sessions_, [](const auto& session) { return session->asleep(); })) {
-    return absl::ResourceExhaustedError("no more threads can be begun, and each memory server needs one (ulimit -u)");
+    return absl::ResourceExhaustedError("no more threads can be started, and each memory server needs one (ulimit -u)");
   }
   // A key that lacks something is refused here, and not with the first region.
   if (pool->seals_) NRAM_RETURN_IF_ERROR(pool->PrepareSealers(0));
@@ -173,7 +173,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Open(PoolOptions options) {
   if (!is_any_up && !missing.empty()) {
     return absl::UnavailableError(absl::StrCat("no memory server of the pool answers: ", absl::StrJoin(missing, "; ")));
   }
-  for (const std::string& why : missing) LOG(WARNING) << "left out for now: " << why;
+  for (const std::string& why : missing) LOG(WARNING) << "not used for now: " << why;
   return pool;
 }
 

@@ -42,7 +42,7 @@ absl::Status CheckPlace(const VersionPlace& place) {
   const bool fits = IsRegionId(Raw(place.region)) && place.number != VersionNumber{} &&
                     place.number <= kVersionNumberMax && !place.incarnations.empty() && place.least_in_sync > 0;
   return fits ? absl::OkStatus()
-              : absl::InvalidArgumentError(absl::StrCat(Named(place), " cannot be: a version has a region, a number ",
+              : absl::InvalidArgumentError(absl::StrCat(Named(place), " is invalid: a version has a region, a number ",
                                                         "from 1 on, members, and a copy of each span there"));
 }
 
@@ -149,7 +149,7 @@ absl::Status PoolVersions::Load(const VersionPlace& place, const Members& member
       // A copy that was catching up, or had been told to refuse: others have the span.
       if (Raw(generation) % 2 != 0) return absl::OkStatus();
       if (copies->Load(span, member.life, generation, kTableBytesMax)) return absl::OkStatus();
-      return absl::ResourceExhaustedError(absl::StrCat(Named(place), " has more spans than this client can keep (",
+      return absl::ResourceExhaustedError(absl::StrCat(Named(place), " has more spans than this client can track (",
                                                        FormatByteSize(kTableBytesMax), " of table)"));
     };
     copies->NoteMember(member.life);
@@ -209,7 +209,7 @@ absl::StatusOr<std::vector<ServerVersions>> PoolVersions::List(RegionId region, 
 absl::Status PoolVersions::VisitChanges(const Region& from, const Region& to,
                                         absl::FunctionRef<void(uint64_t span, const ChangedPages& pages)> visit) const {
   if (from.version() == VersionNumber{} || from.id() != to.id() || to.version() <= from.version()) {
-    return absl::InvalidArgumentError("changes are from a version of a region to a newer one of the same");
+    return absl::InvalidArgumentError("changes are listed between a version of a region and a newer one of the same");
   }
   using Changes = absl::flat_hash_map<uint64_t, ChangedPages>;
   const CopyMap& before = *from.map()->copies();

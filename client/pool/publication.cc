@@ -47,7 +47,7 @@ absl::Span<const std::byte> BytesOf(const std::string& data) {
 absl::Status Publication::CheckName(const std::string& name) {
   if (!name.empty() && name.size() <= kNameBytesMax) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("the name of what is published has 1 to ", kNameBytesMax, " bytes, and this one has ", name.size()));
+      absl::StrCat("the name of a publication has 1 to ", kNameBytesMax, " bytes, and this one has ", name.size()));
 }
 
 absl::StatusOr<std::unique_ptr<Publication>> Publication::Create(Pool* pool, const std::string& name,
@@ -164,7 +164,7 @@ absl::Status Publication::Commit(const PublicationRecord& record, int64_t deadli
   const std::string encoded = EncodeRecord(record);
   if (encoded.size() > kPublicationBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("the record of a publication has ", encoded.size(),
-                                                   " bytes, and may have ", kPublicationBytesMax,
+                                                   " bytes; the maximum is ", kPublicationBytesMax,
                                                    ": shorten its header"));
   }
   MutexLock lock(&mu_);

@@ -47,7 +47,8 @@ uint32_t CrcOf(RecordHeader header, absl::string_view text) {
 }
 
 absl::Status Broken(absl::string_view what) {
-  return absl::DataLossError(absl::StrCat("the record of a version ", what, ": it is broken, or of a newer nram"));
+  return absl::DataLossError(
+      absl::StrCat("the record of a version ", what, ": it is damaged, or written by a newer nram"));
 }
 
 // --- Fields, of which nobody knows whether they are there.
@@ -57,7 +58,7 @@ absl::StatusOr<uint64_t> NumberOf(const json& in, const char* key, uint64_t most
   if (it == in.end() || !it->is_number_integer()) return Broken(absl::StrCat("has no number \"", key, "\""));
   const bool is_negative = !it->is_number_unsigned() && it->get<int64_t>() < 0;
   if (is_negative || it->get<uint64_t>() > most) {
-    return Broken(absl::StrCat("has a number \"", key, "\" that cannot be"));
+    return Broken(absl::StrCat("has an invalid number \"", key, "\""));
   }
   return it->get<uint64_t>();
 }
@@ -69,7 +70,7 @@ absl::StatusOr<std::string> TextOf(const json& in, const char* key) {
 }
 
 absl::StatusOr<VersionPlace> PlaceOf(const json& in) {
-  if (!in.is_object()) return Broken("has a region that is none");
+  if (!in.is_object()) return Broken("has a region that is not an object");
   VersionPlace place;
   NRAM_ASSIGN_OR_RETURN(place.name, TextOf(in, "name"));
   NRAM_ASSIGN_OR_RETURN(const std::string id, TextOf(in, "id"));
@@ -83,14 +84,14 @@ absl::StatusOr<VersionPlace> PlaceOf(const json& in) {
   const auto members = in.find("members");
   if (members == in.end() || !members->is_array()) return Broken("has a region without members");
   for (const json& member : *members) {
-    if (!member.is_number_unsigned()) return Broken("has a member that is none");
+    if (!member.is_number_unsigned()) return Broken("has a member that is not a number");
     place.incarnations.push_back(member.get<uint64_t>());
   }
   return place;
 }
 
 absl::StatusOr<PublicationRecord> RecordOf(const json& in) {
-  if (!in.is_object()) return Broken("is no JSON");
+  if (!in.is_object()) return Broken("is not a JSON object");
   PublicationRecord record;
   NRAM_ASSIGN_OR_RETURN(record.number, NumberOf(in, "number", UINT64_MAX));
   NRAM_ASSIGN_OR_RETURN(const uint64_t time_ns, NumberOf(in, "time_ns", INT64_MAX));
@@ -117,12 +118,12 @@ absl::StatusOr<PublicationRecord> RecordOf(const json& in) {
 absl::Status CheckPlace(const VersionPlace& place) {
   if (place.name.empty() || place.name.size() > kRegionNameBytesMax || !IsPrintable(place.name)) {
     return absl::InvalidArgumentError(absl::StrCat("a published region has a name of 1 to ", kRegionNameBytesMax,
-                                                   " printable bytes, and this is none: \"",
+                                                   " printable bytes, unlike \"",
                                                    Printable(place.name, 1000), "\""));
   }
   if (!IsRegionId(Raw(place.region)) || place.number == VersionNumber{} || place.number > kVersionNumberMax) {
     return absl::InvalidArgumentError(absl::StrCat("version ", Raw(place.number), " of region ",
-                                                   FormatId(Raw(place.region)), " cannot be: both begin with 1"));
+                                                   FormatId(Raw(place.region)), " is invalid: both begin with 1"));
   }
   return absl::OkStatus();
 }
@@ -131,10 +132,11 @@ absl::Status CheckPlace(const VersionPlace& place) {
 
 absl::Status CheckRecord(const PublicationRecord& record) {
   if (record.number == 0) return absl::InvalidArgumentError("a publication's number begins with 1");
-  if (record.time_ns < 0) return absl::InvalidArgumentError("a publication's time is before 1970");
+  if (record.time_ns < 0) return absl::InvalidArgumentError("a publication's time must not be before 1970");
   if (record.regions.empty() || record.regions.size() != record.lengths.size()) {
     return absl::InvalidArgumentError(absl::StrCat("a publication has ", record.regions.size(), " regions and ",
-                                                   record.lengths.size(), " lengths: one for each, of one at least"));
+                                                   record.lengths.size(), " lengths: expected one length for each "
+                                                   "region, and at least one"));
   }
   for (const VersionPlace& place : record.regions) NRAM_RETURN_IF_ERROR(CheckPlace(place));
   for (const uint64_t length : record.lengths) {
@@ -186,11 +188,11 @@ absl::StatusOr<PublicationRecord> DecodeRecord(absl::string_view bytes) {
   if (bytes.size() < sizeof header) return Broken("is too short");
   memcpy(&header, bytes.data(), sizeof header);
   if (header.magic == 0) return absl::NotFoundError("there is no record");
-  if (header.magic != kMagic || header.format != kFormat) return Broken("does not begin as one");
+  if (header.magic != kMagic || header.format != kFormat) return Broken("has no valid header");
   bytes.remove_prefix(sizeof header);
   if (header.bytes > bytes.size() || header.bytes > kPublicationBytesMax) return Broken("is longer than its slot");
   const absl::string_view text = bytes.substr(0, header.bytes);
-  if (CrcOf(header, text) != header.crc) return Broken("has another checksum");
+  if (CrcOf(header, text) != header.crc) return Broken("has a wrong checksum");
   NRAM_ASSIGN_OR_RETURN(PublicationRecord record,
                         RecordOf(json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false)));
   if (record.number != header.number) return Broken("has two numbers");
@@ -212,7 +214,7 @@ std::string EncodeHead(const PublicationHead& head) {
 
 absl::StatusOr<PublicationHead> DecodeHead(absl::string_view bytes) {
   HeadChunk chunk;
-  const std::string error = "the list of a publication's versions is broken, or of a newer nram";
+  const std::string error = "the list of a publication's versions is damaged, or written by a newer nram";
   if (bytes.size() < sizeof chunk) return absl::DataLossError(error);
   memcpy(&chunk, bytes.data(), sizeof chunk);
   if (chunk.magic == 0) return PublicationHead();

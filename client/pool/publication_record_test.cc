@@ -127,7 +127,7 @@ TEST(PublicationRecordTest, ArraysFitIntoTheirMapping) {
   EXPECT_THAT(check({"", kFloat64, false, {}, 1, UINT64_MAX - 7}), HasSubstr("does not fit"));
   EXPECT_THAT(check({"", kFloat64, false, {}, 1, 4}), HasSubstr("multiples of 8"));
   EXPECT_THAT(check({"", kFloat64, false, {}, 2, 0}), HasSubstr("is in mapping 2, and the version has 2"));
-  EXPECT_THAT(check({"", ElementType{}, false, {}, 0, 0}), HasSubstr("type 0, which there is not: expected 1 to 14"));
+  EXPECT_THAT(check({"", ElementType{}, false, {}, 0, 0}), HasSubstr("type 0, which is unknown: expected 1 to 14"));
   EXPECT_THAT(check({"", ElementType{15}, false, {}, 0, 0}), HasSubstr("type 15"));
   EXPECT_THAT(check({"", kFloat64, false, std::vector<uint64_t>(9, 1), 0, 0}), HasSubstr("has 9 dimensions"));
   EXPECT_EQ(BytesOf({"", ElementType::kComplex64, false, {3, 5}, 0, 0}), 120u);
@@ -152,7 +152,7 @@ TEST(PublicationRecordTest, WhatCannotBePublishedIsRefused) {
   EXPECT_THAT(check([](PublicationRecord* r) { r->regions[0].name = std::string(256, 'n'); }), HasSubstr("printable"));
   EXPECT_THAT(check([](PublicationRecord* r) { r->regions[1].number = {}; }), HasSubstr("version 0"));
   EXPECT_THAT(check([](PublicationRecord* r) { r->arrays[0].name = "a\nb"; }), HasSubstr("printable"));
-  EXPECT_THAT(check([](PublicationRecord* r) { r->arrays[1].name = "t"; }), HasSubstr("there twice"));
+  EXPECT_THAT(check([](PublicationRecord* r) { r->arrays[1].name = "t"; }), HasSubstr("appears twice"));
   EXPECT_THAT(check([](PublicationRecord* r) { r->arrays.resize(513, r->arrays[0]); }), HasSubstr("has 513 arrays"));
 }
 

@@ -53,10 +53,10 @@ absl::Status CheckArray(const PublishedArray& array, absl::Span<const uint64_t> 
   const Element& element = ElementOf(array.type);
   if (element.bytes == 0) {
     return Wrong(array, absl::StrCat("has elements of type ", static_cast<uint32_t>(array.type),
-                                     ", which there is not: expected 1 to ", kElements.size() - 1));
+                                     ", which is unknown: expected 1 to ", kElements.size() - 1));
   }
   if (array.extents.size() > kDimensionsMax) {
-    return Wrong(array, absl::StrCat("has ", array.extents.size(), " dimensions, and may have ", kDimensionsMax));
+    return Wrong(array, absl::StrCat("has ", array.extents.size(), " dimensions; the maximum is ", kDimensionsMax));
   }
   if (array.mapping >= lengths.size()) {
     return Wrong(array, absl::StrCat("is in mapping ", array.mapping, ", and the version has ", lengths.size()));
@@ -133,12 +133,12 @@ uint64_t BytesOf(const PublishedArray& array) {
 absl::Status CheckArrays(absl::Span<const PublishedArray> arrays, absl::Span<const uint64_t> lengths) {
   if (arrays.size() > kArraysMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a version has ", arrays.size(), " arrays, and may have ", kArraysMax));
+        absl::StrCat("a version has ", arrays.size(), " arrays; the maximum is ", kArraysMax));
   }
   std::set<absl::string_view> names;
   for (const PublishedArray& array : arrays) {
     NRAM_RETURN_IF_ERROR(CheckArray(array, lengths));
-    if (!names.insert(array.name).second) return Wrong(array, "is there twice: each has a name of its own");
+    if (!names.insert(array.name).second) return Wrong(array, "appears twice: each needs its own name");
   }
   return absl::OkStatus();
 }

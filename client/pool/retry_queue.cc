@@ -6,7 +6,7 @@
 
 namespace nram {
 
-RetryQueue::~RetryQueue() { CHECK(empty()) << "somebody still waits for a server"; }
+RetryQueue::~RetryQueue() { CHECK(empty()) << "a waiter is still in the queue"; }
 
 void RetryQueue::Add(Waiter* waiter) {
   CHECK(!Has(*waiter)) << "a waiter is in a queue already";

@@ -54,7 +54,7 @@ void ServerSession::Done(SessionAction action, SessionOutcome outcome) {
       forgot_destroys_ = false;
       log_again_ns_ = now_ns + kLogAgainMs * kNsPerMs;
       remarks.warnings.push_back(
-          absl::StrCat("memory server ", name_, ": more was deleted while it was away than is remembered"));
+          absl::StrCat("memory server ", name_, ": too many deletes while it was away; some are forgotten"));
     }
   }
   Cut(cut);
@@ -76,7 +76,7 @@ ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, Session
     twin_ = bring_up_.hello().incarnation == incarnation() ? kNoServer : holder;
     if (twin_ != kNoServer) {
       status = absl::AlreadyExistsError(
-          absl::StrCat("memory server ", name_, " is the same one as another member of the pool"));
+          absl::StrCat("memory server ", name_, " is the same server as another member of the pool"));
       bring_up_.SetPatient(true, now_ns);
       bring_up_.Fail(incarnation() != 0, now_ns);
     } else if (!removed_) {
@@ -86,7 +86,7 @@ ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, Session
   if (status.ok() && action.kind == Kind::kGrant && bring_up_.hello().incarnation != incarnation() &&
       lives_.size() >= kLivesMax && now_ns < next_life_ns_) {
     status = absl::UnavailableError(absl::StrCat("memory server ", name_, " has restarted ", lives_.size(),
-                                                 " times: its present life is taken in within a minute"));
+                                                 " times: it is used again within a minute"));
     bring_up_.Fail(/*has_life=*/true, now_ns);
   }
   if (!status.ok()) {
@@ -113,7 +113,7 @@ ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, Session
 ServerLife* ServerSession::EnterLifeLocked(SessionOutcome* outcome, int64_t now_ns, Remarks* remarks) {
   ServerLife* const former = life();
   if (former != nullptr) {
-    remarks->warnings.push_back(absl::StrCat("memory server ", name_, " has restarted: what it stored is lost"));
+    remarks->warnings.push_back(absl::StrCat("memory server ", name_, " has restarted: its stored data is lost"));
   }
   data_plane_ = std::move(outcome->data_plane);
   next_life_ns_ = now_ns + kLifePauseMs * kNsPerMs;
@@ -222,7 +222,7 @@ void ServerSession::EndErrandLocked(const SessionAction& action, const SessionOu
   if (!errands_.EndUndo(outcome.status, now_ns)) return;
   if (!outcome.status.ok()) {  // somebody else has taken it over meanwhile, say
     remarks->warnings.push_back(
-        absl::StrCat("a named region that could not be created is left: ", outcome.status.message()));
+        absl::StrCat("a named region that could not be created remains: ", outcome.status.message()));
   }
   changed_.SignalAll();
 }

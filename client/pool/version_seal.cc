@@ -109,12 +109,12 @@ void VersionSeal::Call() {
 VersionSeal::Next VersionSeal::Settle() {
   if (absl::Status status = place_.map->CheckUsable(); !status.ok()) return End(status);
   if (IsLate() || rounds_ > kRoundsMax) {
-    return End(absl::DeadlineExceededError("the region is changed so that no version of it can be sealed in time"));
+    return End(absl::DeadlineExceededError("the region changes too fast to seal a version of it in time"));
   }
   // Once a round: it looks at all spans. The last look is in the gate.
   if (next_span_ == 0 && copies()->HasLoss()) {
     return End(absl::DataLossError(absl::StrCat("a part of region ", FormatId(Raw(place_.map->key().id)),
-                                                " is lost: write it anew or drop it first")));
+                                                " is lost: write it again or drop it first")));
   }
   next_span_ = copies()->NextToSettle(next_span_);
   if (next_span_ == UINT64_MAX) {

@@ -98,7 +98,7 @@ void RunEngine::Attach(uint64_t begin, uint64_t pages, const std::vector<bool>& 
   const std::vector<HomeRange> taken = TakeHomes(pages);
   if (taken.empty() && pages > 0) {
     Fail(absl::ResourceExhaustedError(
-        absl::StrCat("the program has mapped more pages at a time than the region has: ", options_.homes)));
+        absl::StrCat("the program has mapped more pages at a time than the maximum, ", options_.homes)));
     return;
   }
   uint64_t done = 0;

@@ -70,8 +70,8 @@ std::optional<RunEngine::Coming> RunEngine::Choose(const RunFault& fault) {
     }
     if (MonotonicNs() > until_ns) {
       Fail(absl::ResourceExhaustedError(
-          "no page of the program could leave memory for a minute: all that the budget holds is in use, or the program "
-          "has made it read-only (mprotect); a larger --budget lets it stay"));
+          "no page of the program could be evicted for a minute: all pages in the budget are in use, or the program "
+          "has made them read-only (mprotect); use a larger --budget"));
       return std::nullopt;
     }
     wanted_.SignalAll();
@@ -244,13 +244,13 @@ void RunEngine::OnUnknown(uint64_t address) {
   }
   if (space_->HasOwn(address)) {
     Fail(absl::FailedPreconditionError(
-        absl::StrCat("it has touched 0x", absl::Hex(address),
-                     ", where nram run keeps pages that are leaving. Programs "
-                     "that go through all of /proc/self/maps do so, as memory tests of crash handlers")));
+        absl::StrCat("it has accessed 0x", absl::Hex(address),
+                     ", where nram run keeps pages during eviction. Programs "
+                     "that scan all of /proc/self/maps do this, such as memory checks of crash handlers")));
     return;
   }
   if (++unknown_faults_ > kUnknownMax) {
-    Fail(absl::InternalError(absl::StrCat("a fault at 0x", absl::Hex(address), ", which nothing is known of")));
+    Fail(absl::InternalError(absl::StrCat("a fault at 0x", absl::Hex(address), ", which is in no known mapping")));
     return;
   }
   space_->Wake(address, 1);

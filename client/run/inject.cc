@@ -133,7 +133,7 @@ absl::Status PlaceCode(pid_t program, BorrowedThread* thread) {
                                             {kBase, HelperPlace::kBytes, PROT_READ | PROT_WRITE,
                                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, ~uint64_t{0}, 0});
   if (at.status().code() == absl::StatusCode::kAlreadyExists) {
-    return absl::FailedPreconditionError("the program has something at the address that the helper needs");
+    return absl::FailedPreconditionError("the program uses the address that the helper needs");
   }
   NRAM_RETURN_IF_ERROR(at.status());
   NRAM_RETURN_IF_ERROR(WriteMemory(program, kBase, HelperCode().data(), HelperCode().size()));

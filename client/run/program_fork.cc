@@ -34,17 +34,17 @@ bool SharesProcessNumbers(pid_t thread) {
 absl::Status ProgramMemory::CheckFork(pid_t thread, const seccomp_data& call) const {
   const uint64_t flags = call.nr == SYS_clone ? call.args[0] : 0;
   if ((flags & (CLONE_UNTRACED | CLONE_NEWPID | CLONE_NEWUSER)) != 0 || !SharesProcessNumbers(thread)) {
-    return absl::UnimplementedError("a child that is not to be traced, or has users or process numbers of its own");
+    return absl::UnimplementedError("a child that must not be traced, or that has its own user or process namespace");
   }
   if (partly_inherited_) {
     return absl::UnimplementedError(
-        "the program has memory that a child is not to inherit as it is (MADV_DONTFORK, MADV_WIPEONFORK)");
+        "the program has memory that a child must not inherit unchanged (MADV_DONTFORK, MADV_WIPEONFORK)");
   }
   // The helper in the child would have what the thread has.
   NRAM_ASSIGN_OR_RETURN(const std::string rights, ReadRights(thread));
   NRAM_ASSIGN_OR_RETURN(const std::string before, ReadRights(helper_->pid()));
   if (rights != before) {
-    return absl::UnimplementedError("the program has given up rights since its start, or filters its calls (seccomp)");
+    return absl::UnimplementedError("the program has dropped rights since its start, or filters its calls (seccomp)");
   }
   return absl::OkStatus();
 }

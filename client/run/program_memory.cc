@@ -232,7 +232,7 @@ void ProgramMemory::Restore(const std::vector<HomeRange>& ranges) {
 
 absl::Status ProgramMemory::Unlock(const std::vector<AddressRun>& runs) {
   if (!locks_) return absl::OkStatus();
-  Say("nram run: memory that the program has locked (mlock) leaves as other memory does: it has outgrown the budget\n");
+  Say("nram run: the program has outgrown its budget, so memory that it has locked (mlock) may be evicted as well\n");
   if (locks_future_) return helper_->Call(SYS_munlockall, {}).status();
   for (const AddressRun& run : runs) {
     NRAM_RETURN_IF_ERROR(helper_->Call(SYS_munlock, {run.begin, run.pages * kPageBytes}).status());
@@ -244,7 +244,7 @@ absl::Status ProgramMemory::AttachNew(uint64_t begin, uint64_t end) {
   const uint64_t pages = (end - begin) / kPageBytes;
   if (engine_->Overlaps(begin, end)) {
     return absl::InternalError(
-        "the program has unmapped memory by a call that was not told (of another kind of machine)");
+        "the program has unmapped memory by an unreported system call (of another architecture)");
   }
   if (pages == 0 || !space_->Register(begin, pages).ok()) return absl::OkStatus();
   engine_->Attach(begin, pages);
@@ -423,7 +423,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
   if (!IsError(result) && ours) {
     // A move ends the registration, and may leave pages protected that nobody would let be written to.
     if (!space_->Register(begin, new_length / kPageBytes).ok()) {
-      return absl::InternalError("memory that the program has moved cannot be looked after any more");
+      return absl::InternalError("memory that the program has moved can no longer be managed");
     }
     space_->Unprotect(begin, new_length / kPageBytes);
     NRAM_RETURN_IF_ERROR(helper_->Call(SYS_madvise, {begin, new_length, MADV_NORMAL}).status());

@@ -151,9 +151,9 @@ absl::Status Supervisor::TakeListener(int status_fd) {
   if (ReceiveWithFd(status_fd, bytes, &listener_) != sizeof(word)) return absl::InternalError("the child has ended");
   if (word.error == EBUSY) {
     return absl::FailedPreconditionError(
-        "another program hears of this one's system calls already, as `nram run` does: one cannot be within the other");
+        "another program receives this one's system calls already, as `nram run` does: the two cannot be nested");
   }
-  if (word.error != 0) return ErrnoStatus(word.error, "a filter of system calls (seccomp) cannot be had");
+  if (word.error != 0) return ErrnoStatus(word.error, "cannot install a filter of system calls (seccomp)");
   if (!listener_.valid()) return absl::ResourceExhaustedError("too many open files");
   ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP);  // Linux 6.6
   return absl::OkStatus();

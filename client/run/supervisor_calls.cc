@@ -64,7 +64,7 @@ absl::StatusOr<Supervisor::Owner> Supervisor::OwnerOf(const seccomp_notif& told)
   // A thread that has been killed meanwhile makes no call.
   if (!unknown.has_value() || ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_ID_VALID, &told.id) != 0) return Owner();
   if (!unknown->memory->armed()) return IsThreadOf(unknown->process, thread) ? *unknown : Owner();
-  return ErrnoStatus(error, "whether a thread has the program's memory (kcmp) cannot be known");
+  return ErrnoStatus(error, "cannot tell whether a thread shares the program's memory (kcmp)");
 }
 
 void Supervisor::OnNotification() {
@@ -161,8 +161,8 @@ ProgramMemory::Answer Supervisor::OnDumpable(const seccomp_data& call) {
   if (call.args[1] == 1 || SeesAllMemory()) return {};
   if (report_.refused_hidings++ == 0) {
     static constexpr char kText[] =
-        "nram run: prctl(PR_SET_DUMPABLE) was refused (EPERM): this user could not look after the program's memory any "
-        "more; root can\n";
+        "nram run: prctl(PR_SET_DUMPABLE) was refused (EPERM): this user could no longer manage the program's "
+        "memory; root can\n";
     (void)!write(STDERR_FILENO, kText, sizeof(kText) - 1);
   }
   return {.go_on = false, .result = -EPERM};

@@ -45,7 +45,7 @@ std::optional<ProgramMemory::Answer> Supervisor::OnFork(const seccomp_notif& tol
   if (!traces_) {
     if (armed)
       return RefuseFork(
-          "where programs may not be traced, the child of one that has outgrown its budget could not be looked after");
+          "programs may not be traced here, so a program that has outgrown its budget cannot have children");
     // If the memory is armed before the kernel copies it, what is looked after is not copied (TaskSpace::Register).
     ++report_.children;
     return ProgramMemory::Answer();
@@ -146,7 +146,7 @@ absl::Status Supervisor::AdoptChild(ProgramMemory* parent, pid_t pid) {
 void Supervisor::KillChild(pid_t pid, int pidfd, const absl::Status& status) const {
   syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0);
   const std::string text =
-      absl::StrCat("nram run: a process that was forked (", pid, ") was killed: ", status.message(), "\n");
+      absl::StrCat("nram run: a forked process (", pid, ") was killed: ", status.message(), "\n");
   (void)!write(STDERR_FILENO, text.data(), text.size());
 }
 

@@ -81,8 +81,8 @@ void Supervisor::OnExecutedUntraced() {
   memory_->GiveBackAtEnd();
   memory_.reset();
   if (report_.local_programs++ == 0) {
-    Say("nram run: the program has executed another one, which is local: programs may not be traced here. Run that one "
-        "itself\n");
+    Say("nram run: the program has executed another one, which is local: programs may not be traced here. Use nram run "
+        "on that program itself\n");
   }
 }
 
@@ -90,12 +90,12 @@ void Supervisor::CheckStarted() {
   if (end_.has_value() || (MonotonicNs() < start_until_ns_ && early_.size() < kEarlyMax)) return;
   start_.reset();
   constexpr char kText[] =
-      "its start-up library (libnram-run.so), without which nram run cannot go on here, has not begun";
+      "its start-up library (libnram-run.so), which nram run needs here, has not started";
   Fail(absl::DeadlineExceededError(kText));
 }
 
 void Supervisor::SayNotStarted() {
-  Say("nram run: the program has ended before its start-up library began: nothing was remote\n");
+  Say("nram run: the program ended before its start-up library started: nothing was remote\n");
 }
 
 }  // namespace nram

@@ -42,15 +42,17 @@ constexpr uint64_t kFeatures = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_MOV
 
 absl::Status NotAllowed() {
   return absl::PermissionDeniedError(
-      "the kernel gives this user no userfaultfd, which nram run is built on. As root, once: either "
-      "`setfacl -m u:USER:rw /dev/userfaultfd` for one user, or `sysctl vm.unprivileged_userfaultfd=1` for all");
+      "the kernel permits this user no userfaultfd, which nram run needs. Join the group nram of the package's udev "
+      "rule; or, as root after each boot, `setfacl -m u:USER:rw /dev/userfaultfd` for one user or "
+      "`sysctl vm.unprivileged_userfaultfd=1` for all");
 }
 
 absl::Status BeginApi(int fd) {
   uffdio_api api = {.api = UFFD_API, .features = kFeatures};
   if (ioctl(fd, UFFDIO_API, &api) == 0) return absl::OkStatus();
   if (errno != EINVAL) return ErrnoStatus(errno, "UFFDIO_API");
-  return absl::UnimplementedError("this kernel cannot move pages out of a program (Linux 6.8 or newer, x86-64)");
+  return absl::UnimplementedError(
+      "this kernel cannot move pages out of a program: nram run needs Linux 6.8 or newer, x86-64");
 }
 
 uffdio_range Range(uint64_t begin, uint64_t pages) { return {begin, pages * kPageBytes}; }

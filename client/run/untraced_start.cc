@@ -117,7 +117,7 @@ absl::Status CheckLoads(const std::string& path) {
     struct stat info;
     if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, at);
     if ((info.st_mode & (S_ISUID | S_ISGID)) != 0 || fgetxattr(file.get(), "security.capability", nullptr, 0) > 0) {
-      return DoesNotLoad(at, "a program with rights of its own");
+      return DoesNotLoad(at, "a program with its own privileges (setuid, file capabilities)");
     }
     if (const auto interpreter = InterpreterOf({head, static_cast<size_t>(got)}); interpreter.has_value()) {
       at = *interpreter;
@@ -127,7 +127,7 @@ absl::Status CheckLoads(const std::string& path) {
     memcpy(&header, head, sizeof(header));
     if (got < static_cast<ssize_t>(sizeof(header)) || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
         header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64) {
-      return DoesNotLoad(at, "no program for x86-64");
+      return DoesNotLoad(at, "not a program for x86-64");
     }
     const std::string loader = LoaderOf(file.get(), header);
     if (loader.empty()) return DoesNotLoad(at, "a static program");
@@ -190,10 +190,10 @@ absl::StatusOr<std::unique_ptr<Helper>> UntracedStart::TakeHelper() {
   StartReport report;
   const ssize_t got = recv(ours_.get(), &report, sizeof(report), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return nullptr;
-  if (got <= 0) return absl::UnavailableError("the program has closed what its start-up library needs");
-  if (got != sizeof(report) || report.magic != kStartMagic) return absl::InternalError("no report of a start");
+  if (got <= 0) return absl::UnavailableError("the program has closed a descriptor that its start-up library needs");
+  if (got != sizeof(report) || report.magic != kStartMagic) return absl::InternalError("invalid report of the start");
   if (report.step == kStartMap && report.error == EEXIST) {
-    return absl::FailedPreconditionError("the program has something at the address that the helper needs");
+    return absl::FailedPreconditionError("the program uses the address that the helper needs");
   }
   static constexpr const char* kSteps[] = {"start", "mmap", "mprotect", "madvise", "pidfd_open", "clone"};
   if (report.error != 0) {

@@ -19,11 +19,11 @@ absl::StatusOr<std::shared_ptr<KeyMemory>> KeyMemory::Make(size_t bytes) {
   NRAM_ASSIGN_OR_RETURN(Mapping memory, Mapping::Anonymous(whole));
   // Before anything is there. A child's fork must find the advice, so its failure counts.
   if (madvise(memory.data(), whole, MADV_DONTDUMP) != 0 || madvise(memory.data(), whole, MADV_WIPEONFORK) != 0) {
-    return ErrnoStatus(errno, "keep a key out of core dumps and of children");
+    return ErrnoStatus(errno, "exclude a key from core dumps and children");
   }
   // Not mlock, which sanitizers leave out.
   if (syscall(SYS_mlock2, memory.data(), whole, 0) != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("a key cannot be kept from swap: ", strerror(errno),
+    return absl::ResourceExhaustedError(absl::StrCat("a key cannot be locked in memory: ", strerror(errno),
                                                      "; raise the limit of locked memory (ulimit -l, RLIMIT_MEMLOCK)"));
   }
   std::shared_ptr<KeyMemory> keys(new KeyMemory(std::move(memory)));

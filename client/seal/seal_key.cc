@@ -15,7 +15,7 @@ absl::StatusOr<std::unique_ptr<SealKey>> SealKey::Random() {
   for (size_t had = 0; had < kBytes;) {
     const ssize_t n = getrandom(key->key_ + had, kBytes - had, 0);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return absl::UnavailableError("the kernel gives no random bytes for a key");
+    if (n <= 0) return absl::UnavailableError("the kernel provides no random bytes for a key");
     had += static_cast<size_t>(n);
   }
   return key;

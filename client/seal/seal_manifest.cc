@@ -92,7 +92,7 @@ absl::StatusOr<std::string> SealManifest::Write(const SealSecret& secret) const 
 
 absl::StatusOr<SealManifest> SealManifest::Read(const SealSecret& secret, absl::string_view bytes) {
   const auto refusal = absl::FailedPreconditionError(
-      "the key file is not the one that the region was made with, or a server has changed what it keeps of that");
+      "the key file is not the one that the region was made with, or a server has changed the region's manifest");
   if (bytes.size() < kFormat.size() + kProofBytes) return refusal;
   const absl::string_view text = bytes.substr(0, bytes.size() - kProofBytes);
   const absl::string_view proof = bytes.substr(text.size());
@@ -101,7 +101,7 @@ absl::StatusOr<SealManifest> SealManifest::Read(const SealSecret& secret, absl::
   if (CRYPTO_memcmp(proof.data(), expected.data(), kProofBytes) != 0) return refusal;
   Reader reader(text);
   if (reader.Take(kFormat.size()) != kFormat) {
-    return absl::FailedPreconditionError("the region was made by another release of nram: install the same");
+    return absl::FailedPreconditionError("the region was made by another release of nram: install the same release");
   }
   SealManifest manifest;
   manifest.id = RegionId{reader.Take<uint64_t>()};

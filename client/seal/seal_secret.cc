@@ -17,13 +17,14 @@ namespace {
 
 absl::Status CheckFile(int fd, const std::string& name, const struct stat& info) {
   if (!S_ISREG(info.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(name, " is no regular file: a key file holds the secret itself"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " is not a regular file: a key file holds the secret itself"));
   }
   const bool is_roots = info.st_uid == 0;
   if (!is_roots && info.st_uid != geteuid()) {
     return absl::FailedPreconditionError(absl::StrCat(name, " belongs to user ", info.st_uid,
-                                                      ", who may read and change it: it must be this user's (chown ",
-                                                      geteuid(), "), or root's"));
+                                                      ", so it is not secret: it must be this user's (chown ",
+                                                      geteuid(), ") or root's"));
   }
   struct statfs system {};
   const bool is_mounted = is_roots && fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
@@ -31,7 +32,7 @@ absl::Status CheckFile(int fd, const std::string& name, const struct stat& info)
   if ((info.st_mode & refused) == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(name, " has mode ", absl::StrFormat("%04o", info.st_mode & 07777), ": others may ",
-                   (info.st_mode & refused & 0022) != 0 ? "change" : "read", " it. Mend it: chmod 600 ", name));
+                   (info.st_mode & refused & 0022) != 0 ? "change" : "read", " it. Use chmod 600 on the ", name));
 }
 
 // Whoever may write the directory can put another file, or a link to one that he knows, in the place of this one.
@@ -44,8 +45,8 @@ absl::Status CheckDirectory(const std::string& path, const std::string& name) {
   const bool is_open = (info.st_mode & 0022) != 0 && (info.st_mode & S_ISVTX) == 0;
   if (is_ours && !is_open) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(name,
-                                                    ": others may replace it, since they may write its directory ",
-                                                    directory, ". Mend it: chmod go-w ", directory));
+                                                    ": others may replace it, since they may write to its directory ",
+                                                    directory, ". Use chmod go-w ", directory));
 }
 
 }  // namespace
@@ -61,7 +62,7 @@ absl::StatusOr<std::unique_ptr<SealSecret>> SealSecret::Read(const std::string& 
   NRAM_RETURN_IF_ERROR(CheckFile(fd.get(), name, info));
   const auto size = static_cast<size_t>(info.st_size);
   if (size < kBytesMin || size > kBytesMax) {
-    return absl::FailedPreconditionError(absl::StrCat(name, " has ", size, " bytes, and a secret has ", kBytesMin,
+    return absl::FailedPreconditionError(absl::StrCat(name, " has ", size, " bytes; a secret needs ", kBytesMin,
                                                       " to ", kBytesMax,
                                                       ". Make one: (umask 077; head -c 32 /dev/urandom > ", path, ")"));
   }
@@ -75,7 +76,7 @@ absl::StatusOr<std::unique_ptr<SealSecret>> SealSecret::Read(const std::string& 
     if (n == 0) break;
     had += static_cast<size_t>(n);
   }
-  if (had != size) return absl::FailedPreconditionError(absl::StrCat(name, " is just being written: try again"));
+  if (had != size) return absl::FailedPreconditionError(absl::StrCat(name, " is being written: try again"));
   return std::unique_ptr<SealSecret>(new SealSecret(std::move(memory), size));
 }
 
@@ -86,7 +87,7 @@ absl::StatusOr<std::unique_ptr<SealKey>> SealSecret::DeriveAt(std::shared_ptr<Ke
       SealKey::DeriveAt(std::move(memory), at, {memory_->data(), bytes_}, salt, purpose);
   // Looked at afterwards: a key of zeros must not be used, whenever they became that.
   if (memory_->is_there()) return key;
-  return absl::FailedPreconditionError("a child after fork has no secret of its parent's: it needs a pool of its own");
+  return absl::FailedPreconditionError("a child after fork has no copy of its parent's secret: it needs its own pool");
 }
 
 }  // namespace nram

@@ -64,10 +64,10 @@ const std::string kText(32, 's');
 TEST_F(SealSecretTest, ReadsOnlyWhatNobodyElseMay) {
   EXPECT_TRUE(SealSecret::Read(Write("mine", kText)).ok());
   EXPECT_TRUE(SealSecret::Read(Write("to-be-kept", kText, 0400)).ok());
-  ExpectRefused(Write("written-by-group", kText, 0620), "others may change it. Mend it: chmod 600");
+  ExpectRefused(Write("written-by-group", kText, 0620), "others may change it. Use chmod 600");
   ExpectRefused(Write("written-by-all", kText, 0602), "chmod 600");
   if (geteuid() != 0) {  // of a file of root's the group may read, and here it may be on a tmpfs
-    ExpectRefused(Write("read-by-group", kText, 0640), "others may read it. Mend it: chmod 600");
+    ExpectRefused(Write("read-by-group", kText, 0640), "others may read it. Use chmod 600");
     ExpectRefused(Write("read-by-all", kText, 0644), "chmod 600");
   }
 }
@@ -77,10 +77,10 @@ TEST_F(SealSecretTest, TakesASecretOfAFileAlone) {
   EXPECT_TRUE(SealSecret::Read(Write("longest", std::string(4096, 's'))).ok());
   ExpectRefused(Write("too-short", std::string(15, 's')), "has 15 bytes");
   ExpectRefused(Write("too-long", std::string(4097, 's')), "has 4097 bytes");
-  ExpectRefused(directory_, "is no regular file");
+  ExpectRefused(directory_, "is not a regular file");
   const std::string fifo = directory_ + "/fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  ExpectRefused(fifo, "is no regular file");
+  ExpectRefused(fifo, "is not a regular file");
   const absl::Status none = SealSecret::Read(directory_ + "/none").status();
   EXPECT_TRUE(absl::IsNotFound(none)) << none;
   EXPECT_THAT(std::string(none.message()), HasSubstr("key file " + directory_ + "/none"));

@@ -56,12 +56,12 @@ absl::Status LandReply(const Call& call, const MessageHeader& reply, const Paylo
   const ChunkRange range = request.range();
   if (reply.op != request.op || reply.region() != request.region() || !(reply.range() == range)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the reply to ", OpName(request.op), " ", reply.request_id, " is of something else"));
+        absl::StrCat("the reply to ", OpName(request.op), " ", reply.request_id, " does not match the request"));
   }
   if (reply.op != Op::kRead || reply.reason != Reason::kOk) return absl::OkStatus();
   if (reply.sealed() != (call.seals != nullptr)) {
-    return absl::InvalidArgumentError(reply.sealed() ? "the reply is sealed, and nobody has asked for that"
-                                                     : "the reply is not sealed, and the region is");
+    return absl::InvalidArgumentError(reply.sealed() ? "the reply is sealed, but the request is not"
+                                                     : "the reply is not sealed, but the region is");
   }
   std::copy(tables.seals.begin(), tables.seals.end(), call.seals);
   const absl::Span<const ChunkMask> masks = tables.masks;
@@ -133,7 +133,7 @@ absl::StatusOr<HelloReply> CheckHello(const MessageHeader& hello, const MessageH
     case Reason::kLeaseEnded:
       return absl::FailedPreconditionError("hello: the server does not know the lease");
     case Reason::kFenced:
-      return absl::AbortedError("hello: a newer connection has been there");
+      return absl::AbortedError("hello: a newer connection exists");
     case Reason::kOtherVersion: {
       const uint32_t version = hello.as<HelloRequest>().version;
       return absl::FailedPreconditionError(absl::StrCat(
@@ -151,7 +151,7 @@ absl::Status CallStatus(const Call& call, absl::string_view who) {
   };
   if (call.code != absl::StatusCode::kOk) {
     const char* what = call.code == absl::StatusCode::kDeadlineExceeded ? "no answer in time"
-                       : call.code == absl::StatusCode::kDataLoss       ? "the answer was garbled"
+                       : call.code == absl::StatusCode::kDataLoss       ? "the answer was corrupted"
                                                                         : "the connection is down";
     return absl::Status(call.code, text(what));
   }
@@ -173,9 +173,9 @@ absl::Status CallStatus(const Call& call, absl::string_view who) {
     case Reason::kFenced:
       return absl::UnavailableError(text("the connection was replaced by a newer one"));
     case Reason::kDraining:
-      return absl::ResourceExhaustedError(text("the donor takes no new pages"));
+      return absl::ResourceExhaustedError(text("the server accepts no new pages"));
     case Reason::kDamaged:
-      return absl::DataLossError(text("its memory of a page has changed; only writing that page whole mends it"));
+      return absl::DataLossError(text("a stored page is corrupted; only writing the whole page repairs it"));
     case Reason::kOtherGeneration:
       return absl::FailedPreconditionError(text("the server has another generation of the span"));
     case Reason::kNoSeals:

@@ -227,7 +227,7 @@ class GrpcControlClient final : public ControlClient {
     // One thread dials at a time.
     if (listener_.has_value() && *listener_ != peer.uid && peer.uid != 0) {
       return absl::PermissionDeniedError(
-          absl::StrCat("user ", peer.uid, " listens there now, and user ", *listener_, " did before"));
+          absl::StrCat("user ", peer.uid, " listens there now instead of user ", *listener_));
     }
     listener_ = peer.uid;
     Way way;

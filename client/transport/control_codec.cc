@@ -260,7 +260,7 @@ absl::StatusOr<RegionInfo> ControlCodec::Parse(const v1::AttachRegionReply& repl
   if (region.copies() > kCopiesMax) return Nonsense(absl::StrCat(region.copies(), " copies of each page"));
   if (region.sealed() > kCopiesMax) return Nonsense(absl::StrCat("left in order with ", region.sealed(), " copies"));
   if (region.view() == UINT64_MAX) return Nonsense("the last view");
-  if (region.newest_version() > Raw(kVersionNumberMax)) return Nonsense("a version that cannot be");
+  if (region.newest_version() > Raw(kVersionNumberMax)) return Nonsense("an impossible version");
   if (region.seal_manifest().size() > kManifestBytesMax) return Nonsense("a seal's manifest of more than 16 KiB");
   RegionInfo info = FromProto(region);
   info.seal_manifest = region.seal_manifest();
@@ -291,7 +291,7 @@ absl::StatusOr<VersionList> ControlCodec::Parse(const v1::ListVersionsReply& rep
   list.incarnation = reply.incarnation();
   uint32_t last = 0;
   for (const v1::VersionInfo& version : reply.versions()) {
-    if (version.number() <= last || version.number() > Raw(kVersionNumberMax)) return Nonsense("a list without order");
+    if (version.number() <= last || version.number() > Raw(kVersionNumberMax)) return Nonsense("an unordered list");
     last = version.number();
     list.versions.push_back({VersionNumber{last}, static_cast<VersionKeep>(version.keep()), version.holds(),
                              Bounded(version.own_bytes()), Bounded(version.own_pages())});
@@ -304,11 +304,11 @@ absl::StatusOr<bool> ControlCodec::AddPage(const v1::ListRegionsReply& reply, v1
   list->bytes += reply.ByteSizeLong() + reply.regions_size() * sizeof(RegionInfo);
   if (list->bytes > kListBytesMax) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("memory server ", server_, " has more regions than fit into a list: ask for orphans only"));
+        absl::StrCat("memory server ", server_, " has more regions than fit into a list: list orphans only"));
   }
   uint64_t next = request->from_id();
   for (const v1::RegionInfo& region : reply.regions()) {
-    if (region.region_id() < next || region.region_id() == UINT64_MAX) return Nonsense("a list without order");
+    if (region.region_id() < next || region.region_id() == UINT64_MAX) return Nonsense("an unordered list");
     next = region.region_id() + 1;
     list->regions.push_back(FromProto(region));
     list->regions.back().incarnations = {};
@@ -320,7 +320,7 @@ absl::StatusOr<bool> ControlCodec::AddPage(const v1::ListRegionsReply& reply, v1
     return true;
   }
   if (reply.next_id() == 0) return false;
-  if (reply.next_id() < next || reply.regions().empty()) return Nonsense("a list without end");
+  if (reply.next_id() < next || reply.regions().empty()) return Nonsense("an endless list");
   request->set_from_id(reply.next_id());
   return true;
 }
@@ -334,7 +334,7 @@ absl::StatusOr<bool> ControlCodec::VisitPage(const v1::ListSpansReply& reply, v1
   for (int i = 0; i < reply.spans_size(); ++i) {
     const uint64_t span = reply.spans(i);
     const uint32_t generation = reply.generations_size() == 0 ? 0 : reply.generations(i);
-    if (span < next) return Nonsense("a list without order");
+    if (span < next) return Nonsense("an unordered list");
     if (span >= kRegionBytesMax / kSpanBytes) return Nonsense("a span beyond 2^62 bytes");
     next = span + 1;
     if (generation >= kGenerationMax) return Nonsense("the last generation");
@@ -343,7 +343,7 @@ absl::StatusOr<bool> ControlCodec::VisitPage(const v1::ListSpansReply& reply, v1
   if (reply.next_span() == 0) return false;
   // Of a version, a server looks at so many spans a call, whether they have something or not.
   const bool goes_on = request->version() != 0 ? reply.next_span() > request->from_span() : !reply.spans().empty();
-  if (reply.next_span() < next || !goes_on) return Nonsense("a list without end");
+  if (reply.next_span() < next || !goes_on) return Nonsense("an endless list");
   request->set_from_span(reply.next_span());
   return true;
 }
@@ -355,7 +355,7 @@ absl::StatusOr<bool> ControlCodec::VisitPage(
   if (reply.maps().size() != reply.spans_size() * sizeof(ChangedPages)) return Nonsense("spans without maps");
   for (int i = 0; i < reply.spans_size(); ++i) {
     const uint64_t span = reply.spans(i);
-    if (span < next) return Nonsense("a list without order");
+    if (span < next) return Nonsense("an unordered list");
     if (span >= kRegionBytesMax / kSpanBytes) return Nonsense("a span beyond 2^62 bytes");
     next = span + 1;
     ChangedPages pages;  // little-endian, as this machine is (proto/message_body.h)
@@ -363,7 +363,7 @@ absl::StatusOr<bool> ControlCodec::VisitPage(
     NRAM_RETURN_IF_ERROR(visit(span, pages));
   }
   if (reply.next_span() == 0) return false;
-  if (reply.next_span() < next || reply.next_span() <= request->from_span()) return Nonsense("a list without end");
+  if (reply.next_span() < next || reply.next_span() <= request->from_span()) return Nonsense("an endless list");
   request->set_from_span(reply.next_span());
   return true;
 }
@@ -374,8 +374,8 @@ absl::Status ControlCodec::Refusal(absl::StatusCode code, absl::string_view mess
 
 absl::Status ControlCodec::Nonsense(absl::string_view what) const {
   return absl::FailedPreconditionError(
-      absl::StrCat("memory server ", server_, " answers nonsense (", what,
-                   "): it is broken, or no memory server; restart it, or take it out of the pool"));
+      absl::StrCat("memory server ", server_, " sends invalid answers (", what,
+                   "): it is broken, or not a memory server; restart it, or remove it from the pool"));
 }
 
 }  // namespace nram

@@ -34,12 +34,12 @@ absl::StatusOr<uid_t> CheckDataSocket(const std::string& path) {
     return absl::NotFoundError(absl::StrCat(Printable(path, 1000), ": ", strerror(errno)));
   };
   if (lstat(path.c_str(), &data) != 0) return not_found();
-  if (!S_ISSOCK(data.st_mode)) return denied("it is no socket");
+  if (!S_ISSOCK(data.st_mode)) return denied("it is not a socket");
   const std::string beside(absl::StripSuffix(path, kSuffix));
   if (lstat(beside.c_str(), &control) != 0 || !S_ISSOCK(control.st_mode)) {
     return denied("there is no control socket beside it");
   }
-  if (control.st_uid != data.st_uid) return denied("the control socket beside it is another user's");
+  if (control.st_uid != data.st_uid) return denied("the control socket beside it belongs to another user");
   if (access(path.c_str(), R_OK | W_OK) != 0) return not_found();
   return data.st_uid;
 }
@@ -70,7 +70,7 @@ absl::Status CheckListener(int fd, const std::string& path) {
   if (is_owners) return absl::OkStatus();
   return absl::PermissionDeniedError(
       absl::StrCat("user ", is_known ? absl::StrCat(peer.uid) : "unknown", " listens at ", Printable(path, 1000),
-                   ", who is neither root nor this user, nor (with root) the only one who can write to ",
+                   ", which is neither root nor this user, nor (for root) the only user with write access to ",
                    Printable(directory, 1000)));
 }
 
@@ -79,7 +79,7 @@ absl::Status CheckPeer(int fd, uid_t owner) {
   socklen_t length = sizeof peer;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == owner) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      absl::StrCat("who listens at the data socket is user ", peer.uid, ", and it belongs to user ", owner));
+      absl::StrCat("user ", peer.uid, " listens at the data socket, which belongs to user ", owner));
 }
 
 }  // namespace nram

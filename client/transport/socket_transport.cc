@@ -125,13 +125,13 @@ absl::StatusOr<Credit> SocketTransport::SayHello(Channel* channel, int64_t deadl
   }
   MessageHeader reply;
   NRAM_RETURN_IF_ERROR(DecodeHeader(encoded, &reply));
-  if (!MatchesChecksum(encoded, 0)) return absl::UnavailableError("hello: garbled answer");
+  if (!MatchesChecksum(encoded, 0)) return absl::UnavailableError("hello: corrupted answer");
   NRAM_ASSIGN_OR_RETURN(const HelloReply said, CheckHello(hello, reply));
   if (options_.incarnation != 0 && said.incarnation != options_.incarnation) {
     return absl::FailedPreconditionError("hello: the server has restarted");
   }
   if (said.credit_requests == 0 || said.credit_kib == 0) {
-    return absl::UnavailableError("hello: the server gives no credit");
+    return absl::UnavailableError("hello: the server grants no credit");
   }
   return Credit{std::min(said.credit_requests, kSlots), said.credit_kib};
 }
@@ -284,7 +284,7 @@ absl::StatusOr<bool> SocketTransport::OnHeader(const MessageHeader& reply, const
   if (reply.request_id > last_sent_id_) return absl::InvalidArgumentError("a reply to a request that was not sent");
   Call* call = slots_[reply.request_id % kSlots];
   if (!reply.is_reply() || call == nullptr || call->request.request_id != reply.request_id) {
-    return absl::InvalidArgumentError("a reply to no request of ours");
+    return absl::InvalidArgumentError("a reply without a request");
   }
   NRAM_RETURN_IF_ERROR(LandReply(*call, reply, tables, landing));
   landing_call_ = call;
@@ -557,7 +557,7 @@ void SocketTransport::OnTick(int64_t now_ns) {
     MutexLock lock(&mu_);
     late = connected() && unwaited_ + lazy_ > 0 && HasExpiredLocked(now_ns);
     if (connected() && HasFallenSilentLocked(now_ns)) {
-      break_reason_ = absl::StrCat("nothing came for ", options_.silence_limit_ms, " ms");
+      break_reason_ = absl::StrCat("nothing was received for ", options_.silence_limit_ms, " ms");
       BreakLocked();
     }
     if (connected() && queue_.head != nullptr) {  // of a driving thread that is busy, or gone

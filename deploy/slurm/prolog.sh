@@ -34,7 +34,7 @@ fi
 
 mkdir -p "$job_directory"
 nodes=$(scontrol show hostnames "${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-$(hostname -s)}}") ||
-  skip "scontrol does not say which nodes it has"
+  skip "scontrol does not list its nodes"
 name_servers() { # port
   for node in $nodes; do echo "$node:$1"; done > "$job_directory/pool.new"
   mv "$job_directory/pool.new" "$job_directory/pool"
@@ -46,7 +46,7 @@ addresses=$(getent ahostsv4 "${SLURMD_NODENAME:-$(hostname -s)}" | awk '{print $
 address=$(printf '%s\n' "$addresses" | awk '!/^127\./ {print; exit}')
 # Loopback is enough for a job of one node only.
 [ -n "$address" ] || [ "$(wc -w <<< "$nodes")" -gt 1 ] || address=${addresses%%$'\n'*}
-[ -n "$address" ] || skip "this node's name has no address but loopback's (see /etc/hosts)"
+[ -n "$address" ] || skip "this node's name has only a loopback address (see /etc/hosts)"
 
 # All nodes derive the job's authority from the site's secret, since their prologs do not communicate. Only the job's
 # user can read the client's files, and only root the server's.
@@ -78,7 +78,7 @@ tell_prometheus() {
   mkdir -p "$NRAM_JOB_METRICS" &&
     printf '[{"targets": ["%s:%s"], "labels": {"slurm_job": "%s"}}]\n' "${SLURMD_NODENAME:-$address}" "$port" \
       "$SLURM_JOB_ID" > "$job_metrics.new" &&
-    mv "$job_metrics.new" "$job_metrics" || echo "nram-slurm: no figures in $NRAM_JOB_METRICS" >&2
+    mv "$job_metrics.new" "$job_metrics" || echo "nram-slurm: cannot write $job_metrics for Prometheus" >&2
 }
 
 # Starts the server on two ports, which it keeps while it lives. Returns 0 if it serves, 1 if the ports are taken.
@@ -113,7 +113,7 @@ for tries in $(seq 0 63); do
   if [ "$(wc -w <<< "$nodes")" -gt 1 ]; then
     taken="ports $port and $((port + 1)) of $(hostname -s) are taken, by another job or program: the pool is without it"
     echo "$taken" > "$job_directory/taken"
-    skip "$taken; what the other nodes find there is not this job's"
+    skip "$taken; the other nodes would reach servers of another job there"
   fi
 done
 skip "no two ports are free: the last tried were $port and $((port + 1))"

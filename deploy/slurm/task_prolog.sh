@@ -12,7 +12,7 @@ if [ -z "${SLURM_STEP_ID:-}" ] && [ "${SLURM_NNODES:-1}" -gt 1 ] && [ -r "$job_d
   until=$((SECONDS + 15))
   until timeout 5 nram status "${flags[@]}" > /dev/null 2>&1; do
     if [ "$SECONDS" -ge "$until" ]; then
-      echo "print nram: not all nodes of this job lend it memory: nram status tells which"
+      echo "print nram: some nodes of this job lend it no memory: nram status shows which"
       break
     fi
     read -rt 0.2 <> <(:) || true

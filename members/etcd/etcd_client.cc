@@ -105,7 +105,7 @@ class GrpcEtcdClient final : public EtcdClient {
     } else if (reply.responses_size() == 1 && reply.responses(0).has_response_range()) {
       swapped.now = ToEntry(reply.mutable_responses(0)->mutable_response_range());
     } else {
-      return absl::InternalError(absl::StrCat("etcd at ", host(), " has not said what the key is"));
+      return absl::InternalError(absl::StrCat("etcd at ", host(), " did not return the key's value"));
     }
     return swapped;
   }

@@ -68,7 +68,7 @@ absl::StatusOr<EtcdSpec> EtcdSpec::Parse(absl::string_view text) {
   }
   for (absl::string_view word : absl::StrSplit(rest.substr(0, slash), ',')) {
     std::string host = WithPort(absl::StripAsciiWhitespace(word));
-    if (host.empty()) return Refuse(text, absl::StrCat("\"", Printable(word, 100), "\" is no host"));
+    if (host.empty()) return Refuse(text, absl::StrCat("\"", Printable(word, 100), "\" is not a host"));
     if (spec.hosts.size() >= kHostsMax) return Refuse(text, absl::StrCat("more than ", kHostsMax, " hosts"));
     spec.hosts.push_back(std::move(host));
   }

@@ -45,7 +45,7 @@ grpc::Status EtcdWatch::Run(const std::string& prefix, int64_t from_revision, He
     if (now_ns - heard_ns >= silence_ns) {
       context_->TryCancel();
       (void)End();
-      return {grpc::StatusCode::UNAVAILABLE, absl::StrCat("nothing came for ", silence_ms_, " ms")};
+      return {grpc::StatusCode::UNAVAILABLE, absl::StrCat("nothing was received for ", silence_ms_, " ms")};
     }
     if (now_ns >= ask_ns && !writing_) {
       AskProgress();
@@ -60,7 +60,7 @@ bool EtcdWatch::Take(Heard heard, absl::Status* refused) {
         response_.compact_revision() > 0
             ? absl::OutOfRangeError(
                   absl::StrCat("etcd has compacted its changes up to revision ", response_.compact_revision()))
-            : absl::UnavailableError(absl::StrCat("etcd does not watch: ", Printable(response_.cancel_reason(), 200)));
+            : absl::UnavailableError(absl::StrCat("etcd ended the watch: ", Printable(response_.cancel_reason(), 200)));
     return false;
   }
   std::vector<EtcdClient::Change> changes;

@@ -10,7 +10,7 @@ namespace nram {
 namespace {
 
 absl::StatusOr<std::string> Text(const nlohmann::json& value, absl::string_view name) {
-  if (!value.is_string()) return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no text"));
+  if (!value.is_string()) return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is not a string"));
   std::string text = value.get<std::string>();
   if (text.size() > RegionRecord::kFieldBytesMax || !IsPrintable(text)) {
     return absl::InvalidArgumentError(
@@ -33,17 +33,17 @@ absl::StatusOr<RegionRecord> RegionRecord::Decode(absl::string_view text) {
         absl::StrCat("it has ", text.size(), " bytes, and at most ", kBytesMax, " are accepted"));
   }
   const nlohmann::json in = nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!in.is_object()) return absl::InvalidArgumentError("it is no JSON object");
+  if (!in.is_object()) return absl::InvalidArgumentError("it is not a JSON object");
   RegionRecord record;
   const auto id = in.find("id");
   if (id == in.end()) return absl::InvalidArgumentError("\"id\" is missing");
   NRAM_ASSIGN_OR_RETURN(const std::string id_text, Text(*id, "id"));
   const absl::StatusOr<uint64_t> number = ParseId(id_text);
-  if (!number.ok()) return absl::InvalidArgumentError("\"id\" is no region's id");
+  if (!number.ok()) return absl::InvalidArgumentError("\"id\" is not the id of a region");
   record.id = *number;
   const auto servers = in.find("servers");
   if (servers == in.end() || !servers->is_array() || servers->empty() || servers->size() > kServersMax) {
-    return absl::InvalidArgumentError(absl::StrCat("\"servers\" is no list of 1 to ", kServersMax));
+    return absl::InvalidArgumentError(absl::StrCat("\"servers\" is not a list of 1 to ", kServersMax));
   }
   for (const nlohmann::json& server : *servers) {
     NRAM_ASSIGN_OR_RETURN(std::string address, Text(server, "servers"));
@@ -51,7 +51,7 @@ absl::StatusOr<RegionRecord> RegionRecord::Decode(absl::string_view text) {
   }
   if (const auto epoch = in.find("epoch"); epoch != in.end()) {
     if (!epoch->is_number_unsigned() || epoch->get<uint64_t>() > UINT32_MAX) {
-      return absl::InvalidArgumentError("\"epoch\" is no number of 32 bits");
+      return absl::InvalidArgumentError("\"epoch\" is not a 32-bit number");
     }
     record.epoch = epoch->get<uint32_t>();
   }

@@ -33,12 +33,12 @@ absl::StatusOr<ServerRecord> ServerRecord::Decode(absl::string_view text) {
         absl::StrCat("it has ", text.size(), " bytes, and at most ", kBytesMax, " are accepted"));
   }
   const nlohmann::json in = nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!in.is_object()) return absl::InvalidArgumentError("it is no JSON object");
+  if (!in.is_object()) return absl::InvalidArgumentError("it is not a JSON object");
   ServerRecord record;
   for (const auto& [name, value] : FieldsOf(&record)) {
     const auto field = in.find(name);
     if (field == in.end()) continue;
-    if (!field->is_string()) return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no text"));
+    if (!field->is_string()) return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is not a string"));
     *value = field->get<std::string>();
     if (value->size() > kFieldBytesMax || !IsPrintable(*value)) {
       return absl::InvalidArgumentError(

@@ -34,6 +34,6 @@ grep -q "1\.33" "$directory/page" || fail "the page has no ratio to tmpfs"
 
 expect 1 "no row's name contains walk" report --rows=walk
 echo '{"rows": []}' > "$directory/other"
-expect 1 "this is not what" bash -c '"$1" bench report < "$2"' _ "$nram" "$directory/other"
-expect 1 "this is not what" bash -c '"$1" bench report < /dev/null' _ "$nram"
+expect 1 "this is not a result" bash -c '"$1" bench report < "$2"' _ "$nram" "$directory/other"
+expect 1 "this is not a result" bash -c '"$1" bench report < /dev/null' _ "$nram"
 expect 2 "usage" report --nonsense

@@ -177,7 +177,7 @@ TEST_F(CheckpointTest, VersionsAreListedAndDropped) {
   // Few spans may all be on one server.
   EXPECT_THAT(printed_, AnyOf(HasSubstr("2 of 2"), HasSubstr("1 of 1")));
   EXPECT_EQ(Run({"versions", "nothing"}), 1);
-  EXPECT_THAT(printed_, HasSubstr("nothing is published by the name \"nothing\""));
+  EXPECT_THAT(printed_, HasSubstr("nothing is published under the name \"nothing\""));
   EXPECT_EQ(Run({"versions"}), 2);
 }
 
@@ -227,7 +227,7 @@ TEST_F(CheckpointTest, ArraysAreListedAndComeBack) {
   const auto owner = Publication::Attach(pool_.get(), "run", AttachMode::kOwner);
   ASSERT_TRUE(owner.ok()) << owner.status();
   ASSERT_EQ(Run({"restore", directory_ + "/run-3"}), 0) << printed_;
-  EXPECT_THAT(printed_, HasSubstr("it is not published by the name \"run\""));
+  EXPECT_THAT(printed_, HasSubstr("not published under the name \"run\""));
   EXPECT_TRUE(pool_->AttachRegion("wind", AttachMode::kReadOnly).ok());
 }
 

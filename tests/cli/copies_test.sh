@@ -111,10 +111,10 @@ interrupt() {
   kill -"$1" "$drain"
   wait "$drain" || code=$?
   [ "$code" -eq "$2" ] || fail "drain ended by SIG$1: exit $code: $(cat "$directory/messages")"
-  grep -q "$victim goes on leaving, and nram drain $victim --undo ends that" "$directory/messages" ||
+  grep -q "$victim is still being emptied, and nram drain $victim --undo ends that" "$directory/messages" ||
     fail "drain ended by SIG$1 said: $(cat "$directory/messages")"
   holds ".servers[] | select(.name == \"$victim\").leaving" || fail "a signal has ended more than the command"
-  expect 0 "takes new pages again" "$nram" drain "$victim" --undo
+  expect 0 "accepts new spans again" "$nram" drain "$victim" --undo
   holds ".servers | all(.leaving or .draining | not)" || fail "--undo has not ended it: $(status)"
 }
 
@@ -122,12 +122,12 @@ expect 2 "from 1 to 4" "$nram" mount "$directory/m" --copies=9
 
 # Three servers of one machine are no three hosts.
 "$nram" up --servers=3 --donate=128M > /dev/null
-expect 1 "each copy goes to a host of its own, and the pool has 1 host" "$nram" mount "$directory/m" --copies=2
+expect 1 "each copy needs its own host, and the pool has 1 host" "$nram" mount "$directory/m" --copies=2
 down 3
 
 # Two hosts have room for two copies, not for three, and a move has nowhere to go.
 "$nram" up --servers=2 --donate=128M --pretend-hosts > /dev/null
-expect 1 "--copies=3: each copy goes to a host of its own, and the pool has 2 hosts" \
+expect 1 "--copies=3: each copy needs its own host, and the pool has 2 hosts" \
   "$nram" mount "$directory/m" --copies=3
 expect 0 "with 2 copies" "$nram" mount "$directory/m" --copies=2
 put one 1M

@@ -36,7 +36,7 @@ expect 2 "--copies needs --backend=pool" "$nram" mount "$directory/m" --copies=2
 expect 2 "--expendable needs --backend=pool" "$nram" mount "$directory/m" --expendable --backend=memory
 expect 2 "--expendable and --swap contradict each other" "$nram" mount "$directory/m" --expendable --swap
 expect 2 "--expendable and --no-gc contradict each other" "$nram" mount "$directory/m" --expendable --no-gc
-expect 1 "--copies=2: each copy goes to a host of its own" "$nram" mount "$directory/m" --copies=2
+expect 1 "--copies=2: each copy needs its own host" "$nram" mount "$directory/m" --copies=2
 expect 2 "unexpected word" "$nram" mount "$directory/m" "$directory/full"
 expect 1 "No such file" "$nram" mount "$directory/m" --pool=/does/not/exist
 expect 1 "no memory server of the pool answers" "$nram" mount "$directory/m" --pool=127.0.0.1:9
@@ -72,8 +72,8 @@ expect 1 "File exists" "$nram" snapshot "$directory/m/table" "$directory/m/then"
 chown 1234:2345 "$directory/m/table" && chmod 640 "$directory/m/table"
 expect 0 "$directory/m/table.2" "$nram" snapshot "$directory/m/table" "$directory/m/table.2"
 [ "$(stat -c "%a %u:%g" "$directory/m/table.2")" = "440 1234:2345" ] || fail "others than before may read a snapshot"
-expect 2 "is on no mount of nram" "$nram" snapshot "$directory/before"
-expect 2 "is not on the mount" "$nram" snapshot "$directory/m/table" "$directory/then"
+expect 2 "is not on a mount of nram" "$nram" snapshot "$directory/before"
+expect 2 "is not on the same mount" "$nram" snapshot "$directory/m/table" "$directory/then"
 [ ! -e "$directory/then" ] || fail "a snapshot that failed leaves a file"
 rm -f "$directory/m/table"* "$directory/m/then"
 expect 1 "something is mounted there already" "$nram" mount "$directory/m"

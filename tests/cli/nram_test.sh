@@ -23,7 +23,7 @@ expect 1 "did not start" "$nram" up --donate=900000G
 [ ! -e "$NRAM_STATE_DIR/pool" ] || fail "a pool is left of one that did not start"
 
 expect 0 "The pool is up" "$nram" up --servers=3 --donate=128M
-expect 1 "runs already" "$nram" up
+expect 1 "is already running" "$nram" up
 expect 0 "COULD LEND" "$nram" df
 [ "$("$nram" df --json | jq '.donors | length')" = 3 ] || fail "df does not show three donors"
 [ "$("$nram" df --json | jq '.total.donated_bytes')" = $((3 * 128 * 1024 * 1024)) ] || fail "df adds up wrong"
@@ -39,13 +39,13 @@ expect 0 "asked_back_bytes" "$nram" status
 expect 0 "No regions." "$nram" regions
 expect 0 "No orphans." "$nram" regions --orphans
 expect 1 "no region 0x0000000000000001" "$nram" regions --destroy=0x0000000000000001
-expect 2 "--force goes with --destroy" "$nram" regions --force
+expect 2 "--force needs --destroy" "$nram" regions --force
 
 server=$("$nram" df --json | jq -r '.donors[0].address')
-expect 0 "takes no new spans" "$nram" drain "$server"
+expect 0 "accepts no new spans" "$nram" drain "$server"
 [ "$("$nram" df --json | jq '.donors[0].draining')" = true ] || fail "the drained server does not say so"
-expect 0 "takes new pages again" "$nram" drain --undo "$server"
-expect 2 "which server" "$nram" drain
+expect 0 "accepts new spans again" "$nram" drain --undo "$server"
+expect 2 "expected a server" "$nram" drain
 expect 2 "is not a server" "$nram" drain 'a b'
 
 [ "$("$nram" df --json | jq '.total.usable_bytes["2"]')" = 0 ] || fail "one host has room for two copies"
@@ -112,5 +112,5 @@ bash -n <("$nram" completion bash)
 expect 2 "which shell" "$nram" completion fish
 expect 0 "" "$nram" bench pool --quick --only="4 KiB, 32"
 expect 0 "0 errors, 0 wrong" "$nram" bench load --seconds=1 --clients=4
-expect 1 "disks is no directory" "$nram" bench disks
+expect 1 "disks is not a directory" "$nram" bench disks
 echo "all good"

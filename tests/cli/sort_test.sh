@@ -92,7 +92,7 @@ head -c 100000 "$input" > "$directory/theirs/file"
 chmod 666 "$directory/theirs/file"
 chmod 755 "$directory"
 as_user() { setpriv --reuid=1000 --regid=1000 --clear-groups "$@"; }
-expect 1 "is an input too" as_user "$nram" sort -o "$directory/theirs/file" "$directory/theirs/file"
+expect 1 "is also an input" as_user "$nram" sort -o "$directory/theirs/file" "$directory/theirs/file"
 cmp -n 100000 "$directory/theirs/file" "$input" || fail "an input was written over"
 as_user "$nram" sort -o "$directory/theirs/file" /etc/passwd
 LC_ALL=C sort /etc/passwd | cmp - "$directory/theirs/file" || fail "written over in place"
@@ -102,7 +102,7 @@ cp "$directory/theirs/file" "$directory/everybodys/file"
 chmod 666 "$directory/everybodys/file"
 as_user "$nram" sort -r -o "$directory/everybodys/file" /etc/passwd
 LC_ALL=C sort -r /etc/passwd | cmp - "$directory/everybodys/file" || fail "written over in a sticky directory"
-expect 1 "is an input too" as_user "$nram" sort -o "$directory/everybodys/file" "$directory/everybodys/file"
+expect 1 "is also an input" as_user "$nram" sort -o "$directory/everybodys/file" "$directory/everybodys/file"
 # A file that may not be written to is not replaced. Bits that were for another owner or group are not handed on.
 chmod 644 "$directory/everybodys/file"
 chmod 777 "$directory/everybodys"
@@ -131,7 +131,7 @@ for threads in 1 2 3; do
   prlimit --nproc="$threads" setpriv --reuid=47111 --regid=47111 --clear-groups "$nram" sort --threads=8 \
     "$directory/words" > "$directory/out" 2> "$directory/messages" || code=$?
   if [ "$threads" = 1 ]; then
-    [ "$code" -eq 1 ] && grep -q "no thread can be started" "$directory/messages" || fail "no threads: exit $code"
+    [ "$code" -eq 1 ] && grep -q "cannot start a thread" "$directory/messages" || fail "no threads: exit $code"
   else
     LC_ALL=C sort "$directory/words" | cmp - "$directory/out" || fail "$threads threads: $(cat "$directory/messages")"
   fi
@@ -142,7 +142,7 @@ rm "$directory/out"
 expect 1 "open $directory/none" "$nram" sort "$directory/none"
 expect 2 "unknown flag" "$nram" sort -x "$input"
 expect 2 "key \"2q\": expected FIELD" "$nram" sort -k2q "$input"
-expect 2 "bytes that make no record of 7" "$nram" sort --record=7 -o "$directory/out" "$input"
+expect 2 "bytes are no whole record of 7" "$nram" sort --record=7 -o "$directory/out" "$input"
 expect 2 "48.0 MiB" "$nram" sort --memory=1M "$input"
 expect 1 "No space left" bash -c "'$nram' sort --scratch='$directory' --memory=64M '$input' > /dev/full"
 

@@ -68,21 +68,21 @@ expect 2 "how large?" "$nram" swapon
 expect 2 "is not a size" "$nram" swapon plenty
 expect 2 "expected at least 16.0 MiB" "$nram" swapon 1M
 expect 2 "a swap area of 50 bytes" "$nram" swapon 50
-expect 1 "forgets what it is given" "$nram" swapon 64M --backend=null
+expect 1 "discards all data" "$nram" swapon 64M --backend=null
 expect_nothing "a backend that forgets"
 expect 2 "--copies: \"5\" is not accepted: expected a whole number from 1 to 4" "$nram" swapon 64M --copies=5
 expect 1 "--copies needs --backend=pool" "$nram" swapon 64M --copies=2 --backend=memory "${protection[@]}"
-expect 1 "each copy goes to a host of its own" "$nram" swapon 64M --copies=2 "${protection[@]}"
+expect 1 "each copy needs its own host" "$nram" swapon 64M --copies=2 "${protection[@]}"
 expect_nothing "more copies than the pool has hosts"
-expect 2 "is no name" "$nram" swapon 64M --name=../x
-expect 1 "the pool has not 1.00 GiB to spare" "$nram" swapon 1G "${protection[@]}"
+expect 2 "is not a valid name" "$nram" swapon 64M --name=../x
+expect 1 "the pool does not have 1.00 GiB free" "$nram" swapon 1G "${protection[@]}"
 expect_nothing "more than the pool has"
 expect 1 "needs root" setpriv --reuid=65534 --regid=65534 --clear-groups "$nram" swapon 64M
 expect_nothing "without root"
 expect 1 "there is no swap area named swap" "$nram" swapoff swap
 
 # swapon warns of a pool of this host's own RAM.
-expect 0 "run on this very machine" "$nram" swapon 64M --priority=5 "${protection[@]}"
+expect 0 "run on this machine" "$nram" swapon 64M --priority=5 "${protection[@]}"
 grep -q "$("$nram" swaps --json | jq -r '.[0].device')" /proc/swaps || fail "the kernel does not have it"
 "$nram" swaps --json |
   jq -e '.[0] | .active and .daemon_alive and .priority == 5 and .size_bytes == 67108864 and .copies == 1 and
@@ -119,7 +119,7 @@ guard=$(guard_of "$daemon")
 ((0x$(awk '/^SigIgn/ {print $2}' "/proc/$guard/status") & 1 << 14)) || fail "the guard does not ignore SIGTERM"
 kill -TERM "$daemon" "$guard"
 "$nram" swaps --json | jq -e '.[0] | .active and .daemon_alive' > /dev/null || fail "a signal ends the area's daemon"
-expect 1 "at work on this area" flock "$NRAM_STATE_DIR/swap/swap" "$nram" swapoff
+expect 1 "working on this area" flock "$NRAM_STATE_DIR/swap/swap" "$nram" swapoff
 expect 0 "" "$nram" swapoff
 expect_nothing "an area that had signals"
 
@@ -201,7 +201,7 @@ fi
 mkdir -p "$NRAM_STATE_DIR/swap/swap/mount"
 touch "$NRAM_STATE_DIR/swap/swap/area.json.new.4711"
 expect 1 "nram swapoff --force swap" "$nram" swapon 64M
-expect 1 "somebody else is just setting up" flock "$NRAM_STATE_DIR/swap/swap" "$nram" swapon 64M
+expect 1 "another process is setting up" flock "$NRAM_STATE_DIR/swap/swap" "$nram" swapon 64M
 expect 0 "" "$nram" swapoff --force swap
 expect_nothing "a crash in the middle"
 
@@ -253,7 +253,7 @@ time.sleep(1000)'
   ) &
   user=$!
   while [ ! -e "$directory/filled" ]; do sleep 0.01; kill -0 "$user" || fail "the program has ended"; done
-  expect 1 "must go back to the memory cgroup" "$nram" swapoff
+  expect 1 "must return to the memory cgroup" "$nram" swapoff
   stopped=$(jq .pid "$NRAM_STATE_DIR/0.pid")
   freeze "$stopped"
   expect 1 "would be lost for good" "$nram" swapoff

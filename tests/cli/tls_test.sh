@@ -29,7 +29,7 @@ serve() { # flags
 keys=$directory/keys
 
 expect 2 "give one directory" "$nram" keygen
-expect 2 "go together" "$nram" keygen "$keys" --secret=/etc/passwd
+expect 2 "need each other" "$nram" keygen "$keys" --secret=/etc/passwd
 expect 0 "a new authority" "$nram" keygen "$keys" --host=127.0.0.1
 [ "$(stat -c %a "$keys/ca.key" "$keys/server.key" "$keys/client.key" | sort -u)" = 600 ] || fail "others may read keys"
 openssl verify -CAfile "$keys/ca.pem" "$keys/server.pem" "$keys/client.pem" > /dev/null || fail "openssl does not agree"
@@ -37,7 +37,8 @@ mkdir "$directory/server"
 cp "$keys/ca.pem" "$keys/server.pem" "$keys/server.key" "$directory/server/"
 
 # Starts that a server refuses.
-expect 2 "Make some (nram keygen DIR --host=0.0.0.0)" "$memserver" --donate=128M --listen=0.0.0.0 --tls-dir=none
+expect 2 "Make certificates (nram keygen DIR --host=NAME-THAT-CLIENTS-DIAL)" \
+  "$memserver" --donate=128M --listen=0.0.0.0 --tls-dir=none
 expect 1 "ca.pem" "$memserver" --donate=128M --tls-dir="$directory"
 expect 2 "contradict each other" "$memserver" --donate=128M --tls-dir="$keys" --allow-unauthenticated
 chmod 644 "$directory/server/server.key"
@@ -86,12 +87,12 @@ for ((tries = 0; tries < 100; ++tries)); do
   "$nram" df --pool="$pool" --tls-dir="$directory/bob" > /dev/null 2>&1 && break
   read -rt 0.1 <> <(:) || true
 done
-expect 0 "takes no new spans" "$nram" drain "$pool" --tls-dir="$directory/bob"
+expect 0 "accepts no new spans" "$nram" drain "$pool" --tls-dir="$directory/bob"
 expect 0 "No regions." "$nram" regions --all-tenants --pool="$pool" --tls-dir="$directory/bob"
 expect 1 "needs the role operator" "$nram" regions --all-tenants --pool="$pool" --tls-dir="$keys"
 
 # Renewed: the same names again, and no restart.
-expect 0 "new certificates of the authority that was there" "$nram" keygen "$keys"
+expect 0 "new certificates of the existing authority" "$nram" keygen "$keys"
 cp "$keys/server.key" "$keys/server.pem" "$directory/server/"
 expect 0 "total" "$nram" df --pool="$pool" --tls-dir="$keys"
 

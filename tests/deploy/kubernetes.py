@@ -406,7 +406,7 @@ class Test:
             raise Failure(f"the preStop hook: exit {said.returncode}: {said.stdout}")
         with open(self.server("node1").log, encoding="utf-8", errors="replace") as file:
             log = file.read()
-        if " 0 pages, which are lost now" not in log:
+        if " 0 pages, which are lost" not in log:
             raise Failure(f"the server ends with data: {log[-2000:]}")
         self.dns.addresses.remove(NODES["node1"])
         self.pods.pop("node1").close()

@@ -20,7 +20,7 @@ trap cleanup EXIT
 prefix=$directory/prefix
 expect 2 "expected an absolute PREFIX" tools/install relative
 expect 2 "usage" tools/install
-expect 1 "nothing of nram is in" tools/install "$prefix" --uninstall
+expect 1 "nram is not installed in" tools/install "$prefix" --uninstall
 mkdir -p "$prefix/share" # somebody else's
 expect 0 "nram is in $prefix" tools/install "$prefix"
 expect 0 "nram is in $prefix" tools/install "$prefix"
@@ -130,7 +130,7 @@ said=$(PYTHONPATH=$packages /usr/bin/python3 "$directory/program.py") || fail "i
 [ -d "$packages/nram/__pycache__" ] || fail "nothing was compiled: nothing is tested of its going away"
 "$nram" down > /dev/null
 nram=
-expect 0 "nram is gone from $prefix" tools/install "$prefix" --uninstall
+expect 0 "nram is removed from $prefix" tools/install "$prefix" --uninstall
 [ "$(find "$prefix" -mindepth 1)" = "$prefix/share" ] || fail "left, or gone: $(find "$prefix")"
 
 # --- tools/deb
@@ -139,7 +139,7 @@ expect 0 ".deb" tools/deb "$directory"
 tests/install/check_packages.sh "$directory" "$directory/installed" || fail "the packages"
 
 # --- tools/demo
-expect 2 'there is no "--surprise"' tools/demo --surprise
+expect 2 'unknown word "--surprise"' tools/demo --surprise
 expect 2 "expected 64 to 100000 MB" tools/demo --size=1
 before=$(ls -d /tmp/nram-demo-* /var/tmp/nram-demo-* 2> /dev/null || true)
 tools/demo --quick > "$directory/demo" 2>&1 || fail "the demo: $(cat "$directory/demo")"

@@ -137,7 +137,7 @@ TEST_P(EngineTest, NoAddressesLeftIsAnErrorAndCostsNothing) {
   for (int i = 0; i < 10; ++i) status = memory->Map({.length = 128 * kMiB}).status();
   ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no addresses are left in this process for 128 MiB"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no address space is left in this process for 128 MiB"));
   EXPECT_EQ(memory->mapped_bytes(), kMiB);
   EXPECT_EQ(words[0], 7u);
   // The servers have not kept room reserved either.
@@ -217,13 +217,13 @@ TEST_P(EngineTest, TheLineAboutALostPageHoldsNobodyUp) {
   std::string lines;
   const int64_t deadline_ns = DeadlineAfterMs(20'000);
   pollfd readable = {.fd = out.get(), .events = POLLIN, .revents = 0};
-  while (lines.find("cannot be had") == std::string::npos && MonotonicNs() < deadline_ns) {
+  while (lines.find("cannot be fetched") == std::string::npos && MonotonicNs() < deadline_ns) {
     char text[4096];
     if (poll(&readable, 1, 100) > 0) lines.append(text, static_cast<size_t>(read(out.get(), text, sizeof(text))));
   }
   ASSERT_EQ(dup2(stderr_before.get(), STDERR_FILENO), STDERR_FILENO);
   EXPECT_EQ(error, EFAULT);
-  EXPECT_THAT(lines, HasSubstr("cannot be had"));
+  EXPECT_THAT(lines, HasSubstr("cannot be fetched"));
 }
 
 // If the servers do not answer, the drop has not done even the part that needs no server.

@@ -164,7 +164,7 @@ TEST_F(PublishPeersTest, AVersionStaysWithoutItsProducerAsItWasMeantTo) {
   const absl::Status refused =
       producer->Publish({.bases = {words}, .keep = VersionKeep::kUntilDropped, .header_json = ""}).status();
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("map it kept"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("map it with NRAM_MAP_KEEP"));
   producer = nullptr;
   auto observer = Open();
   const uint64_t* const seen = Observe(observer.get(), "stays");
@@ -317,7 +317,7 @@ TEST_F(LyingPublishTest, AVersionWhoseLastAnswerIsLostIsThereWhenTheNextOneIs) {
     status = version.ok() ? memory_->AwaitPublished(words_, *version, DeadlineAfterMs(kPatienceMs)) : version.status();
     return absl::IsUnknown(status);
   })) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("may be there or not"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("may exist or not"));
   EXPECT_TRUE(absl::IsUnknown(memory_->AwaitPublished(words_, doubtful, MonotonicNs())));
   LoseHeads(false);
   ASSERT_TRUE(PollUntil(DeadlineAfterMs(kPatienceMs), 1, publish)) << status;

@@ -172,7 +172,7 @@ TEST_F(PublishTroubleTest, AVersionIsGivenUpSoThatTheProgramGoesOn) {
   Hold(false);
   writer.join();
   ASSERT_FALSE(status.ok());
-  EXPECT_THAT(std::string(status.message()), HasSubstr("given up"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("was abandoned"));
   const uint64_t* const seen = Observe(observer.get(), "field");
   ASSERT_NE(seen, nullptr);
   EXPECT_LT(observer->ObservedRecord(seen)->number, bad);

@@ -177,7 +177,7 @@ TEST_F(PublishedArraysTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(ErrorOf(ArrayOf("a", reinterpret_cast<char*>(field_) + 4, NRAM_FLOAT64, {1})), EINVAL);
   EXPECT_THAT(nram_error(), HasSubstr("multiples of 8"));
   EXPECT_EQ(ErrorOf(ArrayOf("a", &count, NRAM_UINT64, {})), EINVAL);
-  EXPECT_THAT(nram_error(), HasSubstr("\"a\" begins in none of the mappings"));
+  EXPECT_THAT(nram_error(), HasSubstr("\"a\" begins in none of the published mappings"));
   EXPECT_EQ(ErrorOf(ArrayOf("a", nullptr, NRAM_UINT64, {})), EINVAL);
   EXPECT_EQ(ErrorOf(ArrayOf("a", nullptr, NRAM_UINT64, {0, count + 1})), EINVAL);
   EXPECT_THAT(nram_error(), HasSubstr("does not fit"));
@@ -185,7 +185,7 @@ TEST_F(PublishedArraysTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(ErrorOf(ArrayOf("", field_, NRAM_UINT64, {})), EINVAL);
   EXPECT_EQ(ErrorOf(ArrayOf("a\n", field_, NRAM_UINT64, {})), EINVAL);
   EXPECT_EQ(ErrorOf(ArrayOf("good", field_, NRAM_UINT64, {})), EINVAL);
-  EXPECT_THAT(nram_error(), HasSubstr("there twice"));
+  EXPECT_THAT(nram_error(), HasSubstr("appears twice"));
   EXPECT_EQ(ErrorOf(ArrayOf("a", field_, static_cast<nram_element>(15), {})), EINVAL);
   EXPECT_THAT(nram_error(), HasSubstr("type 15"));
   EXPECT_EQ(ErrorOf(ArrayOf("a", field_, NRAM_INT8, std::vector<uint64_t>(9, 1))), EINVAL);

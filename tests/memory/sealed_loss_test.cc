@@ -120,7 +120,7 @@ TEST_F(SealedLossTest, ALieIsSigbusAndNeverAnotherByte) {
   // A read that is lied to is tried again, so few are lost.
   EXPECT_GT(lost, 0);
   EXPECT_LT(lost, static_cast<int>(kPages));
-  EXPECT_THAT(reason(), HasSubstr("not those last written there"));
+  EXPECT_THAT(reason(), HasSubstr("not the last written ones"));
 }
 
 }  // namespace

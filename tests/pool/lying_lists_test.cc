@@ -33,17 +33,17 @@ TEST_F(LyingListsTest, ListsWithoutEndOrOrder) {
                 reply->add_regions()->set_region_id(request.from_id() + 1);
                 if (request.from_id() < 5) reply->set_next_id(request.from_id() + 2);
               }).ok());
-  EXPECT_THAT(regions([](const auto&, auto* reply) { reply->set_next_id(5); }).message(), HasSubstr("without end"));
+  EXPECT_THAT(regions([](const auto&, auto* reply) { reply->set_next_id(5); }).message(), HasSubstr("an endless list"));
   EXPECT_THAT(regions([](const auto&, auto* reply) {
                 reply->add_regions()->set_region_id(5);
                 reply->set_next_id(5);
               }).message(),
-              HasSubstr("without end"));
+              HasSubstr("an endless list"));
   EXPECT_THAT(regions([](const auto&, auto* reply) {
                 reply->add_regions()->set_region_id(5);
                 reply->add_regions()->set_region_id(5);
               }).message(),
-              HasSubstr("without order"));
+              HasSubstr("an unordered list"));
   EXPECT_THAT(regions([](const auto& request, auto* reply) {
                 auto* const region = reply->add_regions();
                 region->set_region_id(request.from_id() + 1);
@@ -77,18 +77,18 @@ TEST_F(LyingListsTest, SpansWithoutEndOrderOrBounds) {
               }).ok());
   EXPECT_THAT(spans([](const auto&, auto* reply) { reply->add_spans(uint64_t{1} << 42); }).message(),
               HasSubstr("beyond 2^62"));
-  EXPECT_THAT(spans([](const auto&, auto* reply) { reply->set_next_span(1); }).message(), HasSubstr("without end"));
+  EXPECT_THAT(spans([](const auto&, auto* reply) { reply->set_next_span(1); }).message(), HasSubstr("an endless list"));
   EXPECT_THAT(spans([](const auto&, auto* reply) {
                 reply->add_spans(2);
                 reply->add_spans(1);
               }).message(),
-              HasSubstr("without order"));
+              HasSubstr("an unordered list"));
   const uint64_t before = ReadProcessMemory().resident_bytes;
   const absl::Status far = spans([](const auto& request, auto* reply) {
     for (uint64_t i = 0; i < 10'000; ++i) reply->add_spans(request.from_span() + i * 64);
     reply->set_next_span(request.from_span() + 10'000 * 64);
   });
-  EXPECT_THAT(std::string(far.message()), HasSubstr("more spans than this client can keep"));
+  EXPECT_THAT(std::string(far.message()), HasSubstr("more spans than this client can track"));
   EXPECT_LT(ReadProcessMemory().resident_bytes, before + kGiB);
 }
 

@@ -181,8 +181,8 @@ TEST_F(LyingServerTest, AHelloOnTheDataPlaneThatCannotBe) {
       reply->set(said);
     };
   };
-  EXPECT_THAT(refusal(credit(0, 0)), HasSubstr("gives no credit"));
-  EXPECT_THAT(refusal(credit(0, 4096)), HasSubstr("gives no credit"));
+  EXPECT_THAT(refusal(credit(0, 0)), HasSubstr("grants no credit"));
+  EXPECT_THAT(refusal(credit(0, 4096)), HasSubstr("grants no credit"));
   EXPECT_THAT(refusal([](MessageHeader* reply) { *reply = MessageHeader(PingReply{}); }),
               HasSubstr("not a memory server"));
   EXPECT_THAT(refusal([](MessageHeader* reply) { reply->request_id = 9; }), HasSubstr("not a memory server"));

@@ -260,7 +260,7 @@ TEST_F(NamedCopiesTest, AnOwnerAndAServerAreTooMuchUnlessLossIsAccepted) {
   Restart(0);
   absl::Status status = HandOver(AttachMode::kTakeOver);
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("only with loss accepted"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("only if loss is accepted"));
   status = owner_->Attach(AttachMode::kTakeOver, AttachLoss::kAccept);
   ASSERT_TRUE(status.ok()) << status;
   // Here nothing was lost.

@@ -105,7 +105,7 @@ TEST_P(HalfCreatedTest, WhatIsNotWholeIsNotSaidToBeLost) {
   ASSERT_TRUE(control->CreateRegion(half, DeadlineAfterMs(10'000)).ok());
   const absl::Status attached = pool_->AttachRegion("x", AttachMode::kReadOnly).status();
   EXPECT_TRUE(absl::IsUnavailable(attached)) << attached;
-  EXPECT_THAT(std::string(attached.message()), AllOf(HasSubstr("is not whole"), Not(HasSubstr("restarted"))));
+  EXPECT_THAT(std::string(attached.message()), AllOf(HasSubstr("is incomplete"), Not(HasSubstr("restarted"))));
   EXPECT_TRUE(absl::IsAlreadyExists(pool_->CreateRegion(Named()).status()));
   EXPECT_TRUE(Has(0)) << "it is another client's";
   EXPECT_FALSE(Has(1));

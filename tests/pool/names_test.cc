@@ -175,7 +175,7 @@ TEST_F(NamesTest, AKeyWhoseServersDoNotAnswerStays) {
   Put("x", "{");
   const absl::Status unread = pool->CreateRegion({.name = "x"}).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(unread)) << unread;
-  EXPECT_THAT(std::string(unread.message()), HasSubstr("it is no JSON object"));
+  EXPECT_THAT(std::string(unread.message()), HasSubstr("it is not a JSON object"));
   // A server that is no member has it.
   auto other = Open({Server(1)});
   Put("x", RegionRecord{7, {Server(1).ToString()}, 0, "", ""}.Encode());

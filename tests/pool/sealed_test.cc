@@ -206,7 +206,7 @@ TEST_F(EvilTest, NoLieOfTheOnlyDonorIsBelieved) {
   for (auto& relay : relays_) relay->SetPlan({.lie = 1});
   const absl::Status status = region->Read(0, Into(&page));
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(status.message(), HasSubstr("that are not those last written there"));
+  EXPECT_THAT(status.message(), HasSubstr("that are not the last written ones"));
   EXPECT_TRUE(page == std::string(kPageBytes, '\0')) << "nothing of it is shown";
 }
 

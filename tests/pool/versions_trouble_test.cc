@@ -151,7 +151,7 @@ TEST_P(VersionsTest, WhatIsLostIsNotSealed) {
   absl::Status status;
   ASSERT_TRUE(Await([&] { return absl::IsDataLoss(status = region()->Snapshot(VersionKeep::kWithOwner).status()); }))
       << status;
-  EXPECT_THAT(status.ToString(), HasSubstr("is lost: write it anew or drop it first"));
+  EXPECT_THAT(status.ToString(), HasSubstr("is lost: write it again or drop it first"));
   ASSERT_NO_FATAL_FAILURE(Fill(3));
   const VersionPlace place = Snapshot();
   ASSERT_NO_FATAL_FAILURE(CheckVersion(place, model_));

@@ -21,7 +21,7 @@ expect 2 "expected flags, then --" "$nram" run true
 expect 2 ", or auto" "$nram" run --budget=4M -- true
 expect 127 "no such program" "$nram" run -- "$directory/none"
 expect 127 "no such program in \$PATH" "$nram" run -- no-such-program-anywhere
-expect 126 "no executable file" "$nram" run -- "$directory"
+expect 126 "not an executable file" "$nram" run -- "$directory"
 cp "$workout" "$directory/setuid"
 chown 1234 "$directory/setuid" && chmod 4755 "$directory/setuid"
 expect 126 "setuid" "$nram" run -- "$directory/setuid" exit 0
@@ -42,8 +42,8 @@ expect 143 "" run -- "$workout" signal 15
 expect 134 "" run -- "$workout" signal 6
 [ "$(echo hello | run -- cat)" = hello ] || fail "the standard streams"
 expect 0 "can be run" run --dry -- "$workout" exit 3
-expect 125 "one cannot be within the other" run -- "$nram" run -- "$workout" exit 0
-expect 0 "which was not outgrown" "$nram" run --budget=auto --stats -- "$workout" fill 8
+expect 125 "the two cannot be nested" run -- "$nram" run -- "$workout" exit 0
+expect 0 "not outgrown" "$nram" run --budget=auto --stats -- "$workout" fill 8
 
 # A program that fits is never armed.
 stats "$workout" fill 8
@@ -60,7 +60,7 @@ verify "$workout" exits 1000
 for exercise in calls brk vfork fork "exec"; do verify "$static" "$exercise" 24; done
 verify "$static" exits 300
 verify "$static" bss
-expect 125 "keeps pages that are leaving" "$nram" run --budget=24M -- "$workout" touchall 32
+expect 125 "keeps pages during eviction" "$nram" run --budget=24M -- "$workout" touchall 32
 verify "$workout" refused 32  # it begins with what fits; the static one has its bss
 stats "$workout" fill 48
 expect_stats '.fetched_pages > 1000 and .written_pages > 1000' "fill"
@@ -80,7 +80,7 @@ for exercise in fork forks forkexec forkgrow orphans; do
   verify "$workout" "$exercise" 24
   expect_stats '.armed_children > 0 and .refused_forks == 0' "$exercise"
 done
-expect 0 "not to inherit" run -- "$workout" advised 24
+expect 0 "must not inherit" run -- "$workout" advised 24
 expect 0 "call of a 32-bit program" run -- "$workout" foreign 24
 stats perl -e 'my @a = map {[$_, "x$_"]} 1 .. 110000; print `echo backquotes`; system("echo system; true");
   print "sum ", eval {my $sum = 0; $sum += $_->[0] for @a; $sum}, "\n"'

@@ -35,7 +35,7 @@ expect 7 "" run -- "$directory/script"
 cp "$nram" "$directory/alone"
 expect 125 "libnram-run.so is not beside" "$untraced" "$directory/alone" run -- "$workout" exit 0
 # The loader leaves out what is no library.
-NRAM_RUN_LIBRARY=$workout expect 4 "ended before its start-up library began" run -- "$workout" exit 4
+NRAM_RUN_LIBRARY=$workout expect 4 "ended before its start-up library started" run -- "$workout" exit 4
 
 # The program's own end, its streams, its environment.
 for code in 3 255; do expect "$code" "" run -- "$workout" exit "$code"; done
@@ -97,7 +97,7 @@ expect_stats '.local_programs == 1' "exec"
 stats "$workout" fork 4
 grep -qx ok "$directory/out" || fail "fork of a small program: $(cat "$directory/out")"
 expect_stats '.children > 0 and .refused_forks == 0' "fork of a small program"
-expect 134 "could not be looked after" run -- "$workout" fork 24
+expect 134 "cannot have children" run -- "$workout" fork 24
 verify "$workout" forkgrow 32
 
 # Nobody sees zeros: the supervisor dies, the helper dies.

@@ -90,7 +90,7 @@ absl::Status SimTransport::JudgeHello(const MessageHeader& reply) const {
   if (reply.reason == Reason::kLeaseEnded) {
     return absl::FailedPreconditionError("hello: the server does not know the lease");
   }
-  if (reply.reason == Reason::kFenced) return absl::AbortedError("hello: a newer connection has been there");
+  if (reply.reason == Reason::kFenced) return absl::AbortedError("hello: a newer connection exists");
   if (reply.reason != Reason::kOk) return absl::UnavailableError("hello: refused");
   if (options_.incarnation != 0 && reply.as<HelloReply>().incarnation != options_.incarnation) {
     return absl::FailedPreconditionError("hello: the server has restarted");
@@ -143,7 +143,7 @@ void SimTransport::OnBytes(absl::Span<const std::byte> bytes) {
   const absl::StatusOr<bool> all = reader_->Feed(bytes, &taken, this);
   if (all.ok() || connection_ != from) return;
   if (all.status().code() != absl::StatusCode::kUnavailable) break_reason_ = std::string(all.status().message());
-  EndConnect(absl::UnavailableError("hello: garbled answer"));
+  EndConnect(absl::UnavailableError("hello: corrupted answer"));
   Break();
 }
 
@@ -152,7 +152,7 @@ absl::StatusOr<bool> SimTransport::OnHeader(const MessageHeader& reply, const Pa
   if (!connected_) return absl::UnavailableError("disconnected");
   const auto it = std::find_if(calls_.begin(), calls_.end(),
                                [&](const Call* call) { return call->request.request_id == reply.request_id; });
-  if (!reply.is_reply() || it == calls_.end()) return absl::InvalidArgumentError("a reply to no request of ours");
+  if (!reply.is_reply() || it == calls_.end()) return absl::InvalidArgumentError("a reply without a request");
   NRAM_RETURN_IF_ERROR(LandReply(**it, reply, tables, landing));
   landing_call_ = *it;
   return true;

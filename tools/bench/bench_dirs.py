@@ -20,34 +20,34 @@ from bench_places import MIB, Failure, later, run, say
 MEMORY_SLACK = 150 * MIB  # of a job's memory cgroup, beyond the memory that the job was told to use
 
 HELP = """usage: nram bench [DIR...] [flags]
-       nram bench pool|load [flags]
+       nram bench pool|load|tls [flags]
 
-Runs the same workloads in each DIR and, where they have a way to, through the pool's API;
-prints medians and their ratio to tmpfs. Without DIR: a mount on a pool that it starts,
-tmpfs (/dev/shm), this machine's disk (/var/tmp) and, with --throttled, that disk slowed
-down to 550 and 150 MB/s. Rounds alternate between the directories.
+Runs the same workloads in each DIR and, where possible, through the pool's API, and prints
+medians and their ratio to tmpfs. Without DIR, it uses a mount on a pool that it starts, tmpfs
+(/dev/shm), this machine's disk (/var/tmp) and, with --throttled, that disk slowed down to 550
+and 150 MB/s. Rounds alternate between the directories.
 
-  --rows=LIST         of pages, sort, nramsort, stxxl, random, meta (default: all)
+  --rows=LIST         some of pages, sort, nramsort, stxxl, random, meta (default: all)
   --rounds=N          1..100 (default 3)
-  --size=BYTES        of what is sorted (default 1600000000, as is sort's memory of 100 MB to that)
-  --input=FILE        sort these lines, not random ones
-  --throttled         with slowed-down disks too (root and cgroup v1; a loop device and a blkio limit)
-  --direct            random I/O with O_DIRECT where the directory can
-  --big               with STXXL's sort of 2 GB in 200 MB too
-  --quick             a tenth of everything, one round: to see that it works
+  --size=BYTES        size of the sort's input, 64000000 or more (default 1600000000); the sort's
+                      memory, 100 MB by default, grows in proportion
+  --input=FILE        sort the lines of FILE instead of random lines
+  --throttled         add slowed-down disks (needs root and cgroup v1: a loop device with a blkio
+                      limit)
+  --direct            random I/O with O_DIRECT where the directory supports it
+  --big               add STXXL's sort of 2 GB in 200 MB
+  --quick             a tenth of everything, one round, as a smoke test
   --json=FILE         the results, for `nram bench report`
   --html=FILE         a report with plots
   --help              this text
 
-Each job runs in a memory cgroup of the memory it is told to use and 150 MB, so that no more
-than that is the page cache's doing; but for tmpfs, whose files are that memory, and for the
-rows of meta. Beside each time is the processor time of the job itself and how busy the machine
-was: near 100 % the row says more of the processors than of the storage. As root, caches are
-dropped before each run. Sorts need three times --size in each DIR; what is missing is said
-before anything runs.
+Each job runs in a memory cgroup limited to the job's memory plus 150 MB, which bounds the help
+of the page cache. Exceptions are tmpfs, whose files are memory, and the rows of meta. Each time
+is followed by the job's own processor time and the load of the machine: near 100 %, the row
+measures the processors more than the storage. As root, caches are dropped before each run. Sorts
+need three times --size in each DIR; nothing runs if that is missing.
 
-`nram bench pool` and `nram bench load` measure the pool beside a bare socket:
-see `nram bench pool --help`.
+`nram bench pool`, `load` and `tls` measure the pool alone: see `nram bench pool --help`.
 
 example: nram bench --rounds=3 --html=report.html
 """
@@ -90,7 +90,7 @@ class Bench:
 
     def add_directory(self, path, label=None):
         if not os.path.isdir(path):
-            raise Failure(f"{path} is no directory")
+            raise Failure(f"{path} is not a directory")
         words = run("findmnt", "-n", "-o", "FSTYPE,SOURCE", "-T", path, check=False).splitlines()
         kind, source = (words[-1].split(None, 1) + [""])[:2] if words else ("", "")
         pool = None
@@ -451,12 +451,12 @@ def print_table(results):
                 text += f"  {value / reference:6.2f} x tmpfs"
             if entry["cpu"]:
                 cpu, busy = statistics.median(entry['cpu']), statistics.median(entry['busy'])
-                text += f"  {cpu:7.2f} s of its own on a processor, machine {busy * 100:3.0f} % busy"
+                text += f"  {cpu:7.2f} s of processor time, machine {busy * 100:3.0f} % busy"
             print(text)
     print(
         f"\nRounds: {results['rounds']}, alternating; medians [least most]. "
         + (
-            "Jobs on all but tmpfs, those of meta apart, in a memory cgroup of their memory and 150 MB; "
+            "Jobs run in a memory cgroup of their memory and 150 MB, except on tmpfs and for meta; "
             if results["cgroup"]
             else "No memory cgroup could be made (root?), so the page cache may have served some of it; "
         )
@@ -483,20 +483,20 @@ def main():
     options.rows = options.rows.split(",")
     for row in options.rows:
         if row not in known:
-            fail(f"--rows: there is no row \"{row}\"; expected some of {', '.join(known)}", 2)
+            fail(f"--rows: unknown row \"{row}\"; expected some of {', '.join(known)}", 2)
     if not 1 <= options.rounds <= 100:
         fail("--rounds: expected 1 to 100", 2)
     if not 64_000_000 <= options.size <= 1 << 44:
         fail("--size: expected 64000000 or more", 2)
     if options.input and not os.path.isfile(options.input):
-        fail(f"--input: {options.input} is no file", 2)
+        fail(f"--input: {options.input} is not a file", 2)
     if options.throttled and not places.can_throttle():
         fail("--throttled needs root and the cgroup v1 controller blkio")
     if "random" in options.rows and not shutil.which("fio"):
         options.rows.remove("random")
-        print("nram bench: no fio here: without the rows of random I/O", file=sys.stderr)
+        print("nram bench: fio is missing, so the rows of random I/O are skipped", file=sys.stderr)
         if not options.rows:
-            fail("nothing is left to run (apt-get install fio)")
+            fail("no rows are left to run (apt-get install fio)")
     here = os.path.dirname(os.path.abspath(sys.argv[0]))
     tools = {"nram": os.environ["NRAM_SELF"], "work": f"{here}/nram-bench-work", "report": f"{here}/nram-bench-report"}
     places.catch_signals()
@@ -519,7 +519,7 @@ def main():
         say("")
         if bench is not None and bench.rows:
             print_table(bench.results())
-            print("This is what was done before it failed.")
+            print("These results were measured before the failure.")
         fail(failure)
     results = bench.results()
     print_table(results)

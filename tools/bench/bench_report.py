@@ -20,11 +20,11 @@ COLOURS = ["#1b6ca8", "#4aa3df", "#7f8c8d", "#c0392b", "#e67e22", "#16a085", "#8
 HELP = """usage: nram bench report < RESULTS > PAGE
        nram bench report --picture [--rows=TEXT,...] < RESULTS > PICTURE
 
-Makes a page with plots and tables of what `nram bench --json=RESULTS` wrote; or with --picture
-one SVG of its plots. Needs Debian's python3-matplotlib for plots.
+Makes a page with plots and tables of the results of `nram bench --json=RESULTS`, or, with
+--picture, one SVG of the plots. Plots need Debian's python3-matplotlib.
 
-  --picture           only the plots, two beside each other, as one SVG
-  --rows=TEXT,...     of those rows whose name contains one of the texts (default: all)
+  --picture           only the plots, two side by side, as one SVG
+  --rows=TEXT,...     only rows whose name contains one of the texts (default: all)
   --help              this text
 
 example: nram bench --json=results.json && nram bench report < results.json > report.html
@@ -150,7 +150,7 @@ def main():
         rows = results["rows"]
         about = results["machine"]
     except (ValueError, KeyError, TypeError) as error:
-        sys.exit(f"this is not what `nram bench --json` writes: {error}")
+        sys.exit(f"this is not a result of `nram bench --json`: {error}")
     try:
         import matplotlib  # noqa: F401
 
@@ -169,14 +169,14 @@ def main():
         return
     print(
         "<!DOCTYPE html><html lang='en'><meta charset='utf-8'><title>nram bench</title>"
-        f"<style>{STYLE}</style><h1>Network RAM beside disk and tmpfs</h1>"
+        f"<style>{STYLE}</style><h1>Network RAM compared with disk and tmpfs</h1>"
     )
     print(
         f"<p>{html.escape(about['processor'])}, {about['processors']} processors, {about['memory_gib']} GiB, Linux "
         f"{html.escape(about['kernel'])}; {html.escape(about.get('version') or 'nram')}; {about['date']}. "
         + (
-            "Clients and memory servers share this one machine: a network between them would add its time, and take "
-            "away the processor time that the servers need here."
+            "Clients and memory servers share this one machine: a network between them would add its time, but the "
+            "servers would not use this machine's processors."
             if results.get("own_pool")
             else ""
         )
@@ -185,13 +185,13 @@ def main():
     print(
         f"<p class='note'>Rounds: {results['rounds']}, alternating between the targets; medians, least and most. "
         + (
-            "Jobs ran in a memory cgroup of the memory they were told to use and 150 MB, so that the page cache could "
-            "serve no more than that; but for those on tmpfs, whose files are that memory, and for metadata. "
+            "Jobs ran in a memory cgroup of their memory and 150 MB, which bounds the help of the page cache. "
+            "Exceptions are tmpfs, whose files are memory, and the metadata rows. "
             if results["cgroup"]
             else "No memory cgroup could be made: the page cache may have served part of this. "
         )
         + ("Caches were dropped before each run. " if results["caches_dropped"] else "Caches were not dropped. ")
-        + "Where the machine was nearly 100 % busy, a row tells more of its processors than of the storage. A disk "
+        + "Where the machine was nearly 100 % busy, a row measures its processors more than the storage. A disk "
         "that is a file of a virtual machine's host may itself be served from the host's memory.</p>"
     )
     for row, entries in chosen:

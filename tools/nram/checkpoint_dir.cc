@@ -121,7 +121,7 @@ absl::Status WriteAt(int fd, const void* from, uint64_t bytes, uint64_t offset, 
 
 absl::Status Sync(const std::string& path) {
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid() || fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("bring ", path, " to the disk"));
+  if (!fd.valid() || fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("fsync ", path));
   return absl::OkStatus();
 }
 
@@ -177,7 +177,7 @@ absl::Status CheckpointFiles::ReadData(size_t mapping, uint64_t block, absl::Spa
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const std::string& directory,
                                                                            const CheckpointManifest& manifest) {
   if (manifest.name.empty() || manifest.mappings.empty() || manifest.mappings.size() > kMappingsMax) {
-    return absl::InvalidArgumentError(absl::StrCat("a checkpoint has a name, and 1 to ", kMappingsMax, " mappings"));
+    return absl::InvalidArgumentError(absl::StrCat("a checkpoint needs a name and 1 to ", kMappingsMax, " mappings"));
   }
   uint64_t bytes_left = kBytesMax;
   for (const auto& mapping : manifest.mappings) {
@@ -188,9 +188,9 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const
   }
   std::string path = CheckpointPath(directory, manifest.name, manifest.number);
   if (const size_t size = path.size() - directory.size() - 1; size > NAME_MAX) {
-    return absl::InvalidArgumentError(absl::StrCat("the directory of this checkpoint would have a name of ", size,
-                                                   " bytes (\"%\" and \"/\" count three each), and may have ", NAME_MAX,
-                                                   ": publish under a shorter name"));
+    return absl::InvalidArgumentError(absl::StrCat("the name of this checkpoint's directory would have ", size,
+                                                   " bytes (\"%\" and \"/\" count three each), at most ", NAME_MAX,
+                                                   " are possible: publish under a shorter name"));
   }
   std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(std::move(path), manifest));
   NRAM_RETURN_IF_ERROR(writer->Begin(directory));
@@ -208,15 +208,15 @@ absl::Status CheckpointWriter::Begin(const std::string& directory) {
   if (const absl::StatusOr<std::string> whole = ReadFile(path_ + kManifest); whole.ok()) {
     complete_ = *whole == plan;
     if (complete_) return absl::OkStatus();
-    return absl::AlreadyExistsError(absl::StrCat(path_, " is a checkpoint of something else: remove it first"));
+    return absl::AlreadyExistsError(absl::StrCat(path_, " is another checkpoint: remove it first"));
   }
   const absl::StatusOr<std::string> begun = ReadFile(path_ + kPlan);
   resumes_ = begun.ok() && *begun == plan;
   if (!resumes_) {
     // In this order: sums of what is no longer there must not be believed.
-    if (ftruncate(sums_fd_.get(), 0) != 0) return ErrnoStatus(errno, absl::StrCat("empty ", path_, kSums));
+    if (ftruncate(sums_fd_.get(), 0) != 0) return ErrnoStatus(errno, absl::StrCat("truncate ", path_, kSums));
     for (size_t i = 0; i < data_.size(); ++i) {
-      if (ftruncate(data_[i].get(), 0) != 0) return ErrnoStatus(errno, absl::StrCat("empty ", FileOf(i)));
+      if (ftruncate(data_[i].get(), 0) != 0) return ErrnoStatus(errno, absl::StrCat("truncate ", FileOf(i)));
     }
     NRAM_RETURN_IF_ERROR(WriteFileAtomically(path_ + kPlan, plan));
   }
@@ -272,9 +272,9 @@ absl::Status CheckpointWriter::Finish() {
     }
   }
   for (size_t i = 0; i < data_.size(); ++i) {
-    if (fsync(data_[i].get()) != 0) return ErrnoStatus(errno, absl::StrCat("bring ", FileOf(i), " to the disk"));
+    if (fsync(data_[i].get()) != 0) return ErrnoStatus(errno, absl::StrCat("fsync ", FileOf(i)));
   }
-  if (fsync(sums_fd_.get()) != 0) return ErrnoStatus(errno, absl::StrCat("bring ", path_, kSums, " to the disk"));
+  if (fsync(sums_fd_.get()) != 0) return ErrnoStatus(errno, absl::StrCat("fsync ", path_, kSums));
   NRAM_RETURN_IF_ERROR(Sync(path_ + kPlan));
   NRAM_RETURN_IF_ERROR(Sync(path_));
   if (rename((path_ + kPlan).c_str(), (path_ + kManifest).c_str()) != 0) {
@@ -290,12 +290,12 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const s
   const absl::StatusOr<std::string> text = ReadFile(path + kManifest);
   if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(
-        absl::StrCat(path, " has no manifest.json: it is no checkpoint, or one that was not finished"));
+        absl::StrCat(path, " has no manifest.json: it is not a checkpoint, or an unfinished one"));
   }
   NRAM_RETURN_IF_ERROR(text.status());
   std::optional<CheckpointManifest> manifest = FromText(*text);
   if (!manifest.has_value()) {
-    return absl::DataLossError(absl::StrCat(path, kManifest, " is broken, or of a newer nram"));
+    return absl::DataLossError(absl::StrCat(path, kManifest, " is damaged, or written by a newer nram"));
   }
   // Before memory is taken for what it says.
   uint64_t blocks = 0;
@@ -304,14 +304,14 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const s
     const std::string file = absl::StrCat(path, "/mapping-", i, ".raw");
     if (::stat(file.c_str(), &stat) != 0) return absl::DataLossError(absl::StrCat(file, " is missing"));
     if (static_cast<uint64_t>(stat.st_size) != manifest->mappings[i].bytes) {
-      return absl::DataLossError(absl::StrCat(file, " has ", stat.st_size, " bytes, and had ",
-                                              manifest->mappings[i].bytes, " when it was written"));
+      return absl::DataLossError(absl::StrCat(file, " has ", stat.st_size, " bytes instead of ",
+                                              manifest->mappings[i].bytes));
     }
     blocks += manifest->blocks(i);
   }
   struct stat sums;
   if (::stat((path + kSums).c_str(), &sums) != 0 || static_cast<uint64_t>(sums.st_size) != blocks * sizeof(Sum)) {
-    return absl::DataLossError(absl::StrCat(path, kSums, " is missing, or not as long as it should be"));
+    return absl::DataLossError(absl::StrCat(path, kSums, " is missing, or has the wrong length"));
   }
   std::unique_ptr<CheckpointReader> reader(new CheckpointReader(path, *std::move(manifest)));
   NRAM_RETURN_IF_ERROR(reader->CheckpointFiles::Open(O_RDONLY));
@@ -325,7 +325,7 @@ absl::Status CheckpointReader::Read(size_t mapping, uint64_t block, absl::Span<s
   NRAM_RETURN_IF_ERROR(ReadData(mapping, block, to));
   const Sum& sum = sums_[IndexOf(mapping, block)];
   if (sum.done == kDone && Crc32c(0, to.data(), to.size()) == sum.crc) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(FileOf(mapping), ": MiB ", block, " is not what was written"));
+  return absl::DataLossError(absl::StrCat(FileOf(mapping), ": MiB ", block, " has a wrong checksum"));
 }
 
 }  // namespace nram

@@ -166,14 +166,14 @@ TEST_F(CheckpointDirTest, WhatWasChangedIsFound) {
     const absl::Status status = (*reader)->Read(0, block, absl::MakeSpan(back));
     EXPECT_EQ(status.ok(), block != 1) << status;
     if (block != 1) continue;
-    EXPECT_THAT(status.ToString(), HasSubstr("mapping-0.raw: MiB 1 is not what was written"));
+    EXPECT_THAT(status.ToString(), HasSubstr("mapping-0.raw: MiB 1 has a wrong checksum"));
   }
   ASSERT_EQ(truncate((path() + "/mapping-1.raw").c_str(), 5), 0);
-  EXPECT_THAT(OpenError().ToString(), HasSubstr("has 5 bytes, and had 4096"));
+  EXPECT_THAT(OpenError().ToString(), HasSubstr("has 5 bytes instead of 4096"));
   ASSERT_EQ(unlink((path() + "/mapping-1.raw").c_str()), 0);
   EXPECT_THAT(OpenError().ToString(), HasSubstr("is missing"));
   std::ofstream(path() + "/manifest.json") << "{\"format\": 1}";
-  EXPECT_THAT(OpenError().ToString(), HasSubstr("manifest.json is broken"));
+  EXPECT_THAT(OpenError().ToString(), HasSubstr("manifest.json is damaged"));
 }
 
 TEST_F(CheckpointDirTest, ArraysAreKept) {
@@ -191,7 +191,7 @@ TEST_F(CheckpointDirTest, ArraysAreKept) {
   ASSERT_NE(at, std::string::npos);
   text.replace(at, 3, "999");
   std::ofstream(path() + "/manifest.json") << text;
-  EXPECT_THAT(OpenError().ToString(), HasSubstr("manifest.json is broken"));
+  EXPECT_THAT(OpenError().ToString(), HasSubstr("manifest.json is damaged"));
 }
 
 TEST_F(CheckpointDirTest, WhatCannotBeWrittenIsRefused) {

@@ -46,13 +46,13 @@ struct BenchFlags {
   int64_t clients = 31;
 
   void Register(ArgParser* parser) {
-    parser->Integer("rounds", 1, 1000, &rounds, {"N", "1..1000 rounds, whose medians are shown (default 7)"});
+    parser->Integer("rounds", 1, 1000, &rounds, {"N", "1..1000 rounds; the medians are shown (default 7)"});
     parser->String("only", &only, {"TEXT", "only rows whose name contains it"});
-    parser->Integer("spin-us", 1, 10'000, &spin_us, {"N", "1..10000, how long the rows that poll do so (default 50)"});
-    parser->Integer("seconds", 1, 86'400, &seconds, {"N", "1..86400, how long the load lasts (default 60)"});
+    parser->Integer("spin-us", 1, 10'000, &spin_us, {"N", "1..10000, time that polling rows poll (default 50)"});
+    parser->Integer("seconds", 1, 86'400, &seconds, {"N", "1..86400, duration of the load (default 60)"});
     parser->Integer("clients", 1, 200, &clients,
-                    {"N", "1..200 clients that make it, two connections each (default 31)"});
-    parser->Switch("quick", &quick, {"", "one short round: to see that it works; the numbers mean nothing"});
+                    {"N", "1..200 clients of the load, two connections each (default 31)"});
+    parser->Switch("quick", &quick, {"", "one short round, as a smoke test; the numbers mean nothing"});
     parser->Switch("json", &json, {"", "the rows in JSON"});
   }
 };
@@ -124,7 +124,7 @@ absl::Status RunPool(const BenchFlags& options, const std::string& directory) {
   if (!options.json) {
     printf(
         "TCP loopback; client on processor 0, server and reference on the last; medians of %d rounds, alternating.\n"
-        "Stored: the bare socket, with its other end reading and writing 256 MiB in turn, as a store does.\n"
+        "Stored: the bare socket, whose other end reads and writes 256 MiB in turn, as a store does.\n"
         "%-46s %10s %10s %-5s %6s %14s %7s %17s\n",
         bench.rounds, "", "bare", "nram", "", "ratio", "[min max]", "mark", "stored, ratio");
   }
@@ -175,8 +175,8 @@ absl::Status RunTls(const BenchFlags& options, const std::string& directory) {
   if (!options.json) {
     printf(
         "TCP loopback; client on processor 0, servers on the last; medians of %d rounds, alternating.\n"
-        "Sum: what the plain pool and AES-256-GCM alone (%.1f GB/s here over records, %.1f over pages) add up to.\n"
-        "Latency is beside plain.\n"
+        "Sum: the plain pool plus AES-256-GCM alone (%.1f GB/s here over records, %.1f over pages).\n"
+        "Latency is compared with plain.\n"
         "%-46s %10s %10s %-5s %6s %14s %7s %17s\n",
         bench.rounds, MeasureCipher() / 1e9, MeasurePageCipher().value_or(0) / 1e9, "", "plain, sum", "so", "", "ratio",
         "[min max]", "mark", "plain, ratio");
@@ -223,7 +223,7 @@ absl::Status RunLoad(const BenchFlags& options, const std::string& directory) {
            2 * load.clients + 2, static_cast<long long>(options.seconds),
            static_cast<unsigned long long>(result.operations), FormatByteSize(result.bytes).c_str(),
            static_cast<unsigned long long>(result.errors), static_cast<unsigned long long>(result.wrong_bytes));
-    printf("urgent 4 KiB read: p50 %.0f us, p99 %.0f us alone; p50 %.0f us, p99 %.0f us beside the load\n",
+    printf("urgent 4 KiB read: p50 %.0f us, p99 %.0f us alone; p50 %.0f us, p99 %.0f us under load\n",
            result.idle_p50_us, result.idle_p99_us, result.loaded_p50_us, result.loaded_p99_us);
     printf("server's memory over the time:");
     for (const uint64_t bytes : result.resident_bytes) printf(" %s", FormatByteSize(bytes).c_str());
@@ -296,28 +296,28 @@ int Run(BenchFlags& flags, const Invocation& given) {
   if (given.words.size() == 1 && given.words[0] == "pool") return RunWithServers(flags, &RunPool);
   if (given.words.size() == 1 && given.words[0] == "load") return RunWithServers(flags, &RunLoad);
   if (given.words.size() == 1 && given.words[0] == "tls") return RunWithServers(flags, &RunTls);
-  return ToExitCode(absl::InvalidArgumentError("which? Expected nram bench pool, load or tls"), "nram bench");
+  return ToExitCode(absl::InvalidArgumentError("expected nram bench pool, load or tls"), "nram bench");
 }
 
 }  // namespace
 
 Command BenchCommand() {
-  Command command = DefineCommand<BenchFlags>({"bench", "measure it beside disk, tmpfs and a bare socket",
+  Command command = DefineCommand<BenchFlags>({"bench", "compare it with disk, tmpfs and a bare socket",
                                                R"(usage: nram bench [DIR...] [flags]            see `nram bench --help`
-       nram bench report < RESULTS > PAGE    the results of its --json as a page with plots,
-                                             or with --picture as one; see its --help
+       nram bench report < RESULTS > PAGE    turns the results of --json into a page with
+                                             plots, or with --picture into one picture
        nram bench pool|load|tls [flags]
 
-pool: starts memory servers of its own on this machine and measures the pool's reads and writes
-over TCP loopback, each row alternately with the same bytes over a bare socket, and prints
-the ratio. Client and server get a processor each, as on two machines. Takes about three
-minutes and 1.3 GiB of memory; nothing else should run meanwhile.
+pool: starts its own memory servers on this machine and measures the pool's reads and writes
+over TCP loopback. Each row alternates with the same bytes over a bare socket, and the ratio is
+printed. Client and server get a processor each, as on two machines. Takes about three minutes
+and 1.3 GiB of memory; nothing else should run meanwhile.
 
-load: many clients write, read and verify at once, while one measures urgent reads with and
-without them, and the server's memory is watched.
+load: many clients write, read and verify at once. One client measures urgent reads with and
+without them, and the server's memory is recorded.
 
-tls: the pool's reads and writes with certificates, with sealed pages and with both beside the
-same without, as `pool` does it.
+tls: as pool, but compares reads and writes with certificates, with sealed pages and with both
+to those without.
 
 )",
                                                R"(

@@ -146,7 +146,7 @@ std::string EndOf(const std::string& path) {
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat stat {};
   if (!fd.valid() || fstat(fd.get(), &stat) != 0) return std::string(ErrnoStatus(errno, path).message()) + "\n";
-  if (!S_ISREG(stat.st_mode)) return absl::StrCat(path, " is no file\n");
+  if (!S_ISREG(stat.st_mode)) return absl::StrCat(path, " is not a regular file\n");
   const auto size = static_cast<size_t>(stat.st_size);
   std::string text(std::min(size, kLogBytesMax), '\0');
   const ssize_t n = pread(fd.get(), text.data(), text.size(), static_cast<off_t>(size - text.size()));
@@ -265,7 +265,7 @@ int Run(BundleFlags& flags, const Invocation& given) {
   }
   const std::string file = given.words.empty() ? UsualName() : given.words[0];
   if (const absl::Status made = Make(flags, file); !made.ok()) return ToExitCode(made, "nram bundle");
-  printf("%s: look through it before you send it: it names hosts, users' directories and programs of nram.\n",
+  printf("%s: look through it before you send it: it names hosts, users' directories and processes of nram.\n",
          file.c_str());
   return 0;
 }
@@ -274,16 +274,16 @@ int Run(BundleFlags& flags, const Invocation& given) {
 
 Command BundleCommand() {
   return DefineCommand<BundleFlags>(
-      {"bundle", "collect what a report of a bug needs", R"(usage: nram bundle [FILE] [flags]
+      {"bundle", "collect data for a bug report", R"(usage: nram bundle [FILE] [flags]
 
-Writes FILE (default: nram-bundle-HOST-TIME.tar.gz here), which must not be there yet: the
-version; what nram status, df, doctor and swaps say; the command lines of nram's processes, the
-variables NRAM_* and the files of /etc/nram; the ends of the logs in the state directory and in
-the journal; and facts of the kernel: memory, pressure, settings, nram's mounts.
+Writes a new FILE (default: nram-bundle-HOST-TIME.tar.gz here) with the version; the output of
+nram status, df, doctor and swaps; the command lines of nram's processes, the variables NRAM_*
+and the files of /etc/nram; the ends of the logs in the state directory and in the journal; and
+facts about the kernel: memory, pressure, settings, nram's mounts.
 
-No key, certificate or content of a page is in it: their files are not read, and what looks like
-a key is left out of the rest. Only its maker can read FILE. A server's own logs are on its host:
-run it there too. A pool that does not answer is no error: the bundle says so.
+The bundle has no keys, certificates or page contents: their files are not read, and text that
+looks like a key is left out of the rest. Only this user can read FILE. A server's logs are on
+its host: run this command there too. A pool that does not answer is no error: the bundle says so.
 
 )",
        R"(

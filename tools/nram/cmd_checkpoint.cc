@@ -27,7 +27,7 @@ constexpr int64_t kTimeoutMs = 30'000;
 constexpr int64_t kTurnMs = 60'000;
 
 void RegisterProgress(ArgParser* parser, bool* progress) {
-  parser->Switch("progress", progress, {"", "show it; --no-progress does not (default: on a terminal)"});
+  parser->Switch("progress", progress, {"", "show the progress, or --no-progress (default: on a terminal)"});
 }
 
 struct CheckpointFlags {
@@ -38,8 +38,8 @@ struct CheckpointFlags {
 
   void Register(ArgParser* parser) {
     pool.Register(parser);
-    parser->Switch("once", &once, {"", "the newest version, and no other"});
-    parser->Integer("every", 1, 1'000'000, &every, {"N", "1..1000000, only every Nth version (default 1)"});
+    parser->Switch("once", &once, {"", "write the newest version and end"});
+    parser->Integer("every", 1, 1'000'000, &every, {"N", "1..1000000: write only every Nth version (default 1)"});
     RegisterProgress(parser, &progress);
   }
 };
@@ -52,7 +52,7 @@ struct RestoreFlags {
 
   void Register(ArgParser* parser) {
     pool.Register(parser);
-    parser->String("as", &as, {"NAME", "the region's name (default: what it was)"});
+    parser->String("as", &as, {"NAME", "the region's name (default: its former name)"});
     parser->Integer("copies", 1, kReplicasMax, &copies,
                     {"N", "1..4 copies of each page, on different hosts (default 1)"});
     RegisterProgress(parser, &progress);
@@ -201,7 +201,7 @@ absl::Status Restore(const RestoreFlags& flags, const std::string& directory) {
   const CheckpointManifest& manifest = reader->manifest();
   if (!flags.as.empty() && manifest.mappings.size() > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat(directory, " has ", manifest.mappings.size(), " mappings: --as names one, so do without it"));
+        absl::StrCat(directory, " has ", manifest.mappings.size(), " mappings: --as names a single one, so omit it"));
   }
   NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Pool> pool, OpenNamedPool(flags.pool));
   Progress progress(flags.progress, manifest);
@@ -223,7 +223,7 @@ absl::Status Restore(const RestoreFlags& flags, const std::string& directory) {
   // The memory is there in any case.
   const std::string& name = flags.as.empty() ? manifest.name : flags.as;
   if (const absl::Status status = PublishRestored(pool.get(), name, manifest, regions); !status.ok()) {
-    std::cerr << "nram restore: it is not published by the name \"" << Printable(name, 1000)
+    std::cerr << "nram restore: the regions are restored, but not published under the name \"" << Printable(name, 1000)
               << "\": " << status.message() << std::endl;
   }
   return absl::OkStatus();
@@ -231,7 +231,7 @@ absl::Status Restore(const RestoreFlags& flags, const std::string& directory) {
 
 int RunCheckpoint(CheckpointFlags& flags, const Invocation& given) {
   if (given.words.size() != 2) {
-    std::cerr << "nram checkpoint: give the name of what is published, and a directory\n"
+    std::cerr << "nram checkpoint: give the name of a publication and a directory\n"
                  "Try 'nram checkpoint --help'.\n";
     return 2;
   }
@@ -253,13 +253,13 @@ Command CheckpointCommand() {
                                          R"(usage: nram checkpoint NAME DIR [flags]
 
 Writes each version that is published under NAME to DIR/NAME-N/, and prints that path when
-it is whole and on the disk: mapping-0.raw and so on are the memory as it was (holes take no
-room), sums has a checksum of each MiB, and manifest.json, which comes last, says what it
-is. The program that publishes goes on meanwhile. If versions come faster than the disk
-takes them, some are left out.
+the checkpoint is whole and on the disk. mapping-0.raw and so on hold the memory's contents
+(holes take no room), sums holds a checksum of each MiB, and manifest.json, written last,
+describes the checkpoint. The publishing program continues meanwhile. If it publishes
+versions faster than the disk can write them, some are skipped.
 
-Begun again after it was interrupted, it goes on where it was, as long as the version is
-there.
+If this command is interrupted and started again, it continues with the same version while
+that version exists.
 
 )",
                                          R"(
@@ -270,13 +270,16 @@ example: nram checkpoint temperature /scratch/run7 --every=10
 }
 
 Command RestoreCommand() {
-  return DefineCommand<RestoreFlags>({"restore", "bring a checkpoint back into the pool",
+  return DefineCommand<RestoreFlags>({"restore", "load a checkpoint into the pool",
                                       R"(usage: nram restore DIR [flags]
 
-Makes a region of each mapping in DIR, which nram checkpoint has written (DIR is the
-directory with manifest.json), and checks every MiB against its checksum. Programs then
-attach the region by its name. Refused if there is one of that name. The state is also
-published anew, with what was said of it (step, header, arrays), until it is dropped.
+Makes a region of each mapping in DIR, a checkpoint by nram checkpoint (DIR is the directory
+with manifest.json), and checks every MiB against its checksum. Programs then attach the
+region by its name. Fails if a region of that name exists. The state is also published
+again, with its step, header and arrays, until it is dropped.
+
+The regions have no owner and are listed as orphans: nram regions --destroy=orphans destroys
+them.
 
 )",
                                       R"(

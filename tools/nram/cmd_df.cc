@@ -27,8 +27,8 @@ struct DfFlags {
   void Register(ArgParser* parser) {
     parser->String("pool", &pool, kPoolFlag);
     RegisterTlsDir(parser);
-    parser->Switch("bytes", &bytes, {"", "whole numbers of bytes"});
-    parser->Switch("json", &json, {"", "the same in JSON, in bytes"});
+    parser->Switch("bytes", &bytes, {"", "sizes in bytes"});
+    parser->Switch("json", &json, {"", "print JSON, sizes in bytes"});
   }
 };
 
@@ -139,7 +139,8 @@ void TellSilent(StatisticsAnswers answers, int silent) {
     if (!IsOfTrust(answer.status()) || ++told > kRefusalsToldMax) continue;
     fprintf(stderr, "nram df: %s\n", std::string(answer.status().message()).c_str());
   }
-  fprintf(stderr, "nram df: %d of %zu servers do not answer; they are not in the total\n", silent, answers.size());
+  fprintf(stderr, "nram df: %d of %zu servers do not answer or refuse this client; the total is without them\n",
+          silent, answers.size());
 }
 
 int Run(DfFlags& options, const Invocation&) {
@@ -189,26 +190,25 @@ Command DfCommand() {
 
 Shows, for each donor and in total:
 
-  DONATED     the ceiling on everything that its memory server takes
-  USED        pages stored there and their index
-  RESERVED    kept for clients that have not used it yet
-  FREE        what clients could reserve now; what is missing to DONATED is the server
-              itself and its slack
-  HOST IDLE   memory of the donor's host that holds nothing at all
-  COULD LEND  an estimate of what the host could donate beyond DONATED: what its programs
-              could still get without swapping, less the reserve that stays with the host,
-              less what is donated and not used yet. In the total, hosts with several
-              servers are counted once.
+  DONATED     the ceiling on all memory of its memory server
+  USED        stored pages and their index
+  RESERVED    reserved by clients and not used yet
+  FREE        memory that clients can reserve now. The rest of DONATED is the server's own
+              memory and slack
+  HOST IDLE   memory of the donor's host that the kernel uses for nothing
+  COULD LEND  an estimate of the memory that the host could donate beyond DONATED: memory
+              available to its programs without swapping, less the host reserve, less
+              donated memory that is not used yet. The total counts hosts with several
+              servers once.
 
-FREE is raw room: a page of two copies takes two pages of it, on different hosts. Where the
-pool has two or more hosts, a line says how much data has room with two copies. Servers that
-are draining do not count there. Then come the spans that have several copies, by their state,
-as nram status shows them. The last line says where the list of donors comes from, and when that
-was last heard of.
+FREE is raw room: a page with two copies takes two pages of it, on different hosts. If the
+pool has two or more hosts, one line shows the room for data with two copies, without draining
+servers. Then nram df lists the spans with several copies by their state, as nram status does.
+The last line shows the source of the list of donors and its age.
 
 "pressed": the donor needs its memory, or has needed it within the last 30 s. While the server
-asks its clients for memory, FREE is 0 and nothing new goes there; after that, it is the last
-choice (docs/giving-back.md).
+asks its clients for memory, FREE is 0 and no new pages are placed there. After that, the
+server is the last choice for new pages (docs/giving-back.md).
 
 )",
                                  R"(

@@ -49,8 +49,8 @@ Finding CheckReserve(uint64_t ram_bytes) {
   const std::string what = absl::StrCat("vm.min_free_kbytes keeps ", FormatByteSize(have), " free");
   if (have >= want * 9 / 10) return {Verdict::kGood, what, ""};
   return {Verdict::kAdvice, what,
-          absl::StrCat("sending a page to a server takes memory itself; with less than ", FormatByteSize(want),
-                       " in reserve that can get slow under pressure. sysctl -w vm.min_free_kbytes=", want / kKiB)};
+          absl::StrCat("sending a page to a server needs memory; with less than ", FormatByteSize(want),
+                       " in reserve it can get slow under pressure. sysctl -w vm.min_free_kbytes=", want / kKiB)};
 }
 
 // When the kernel has had to break up large blocks, it raises its minimum of free memory for a while. Threads that may
@@ -60,7 +60,7 @@ Finding CheckBoost() {
   const std::string what = absl::StrCat("vm.watermark_boost_factor is ", factor);
   if (factor == 0) return {Verdict::kGood, what, ""};
   return {Verdict::kAdvice, what,
-          "a machine that is all out of memory can stall on it: sysctl -w vm.watermark_boost_factor=0"};
+          "a machine without free memory can stall on it: sysctl -w vm.watermark_boost_factor=0"};
 }
 
 Finding CheckBackup(const std::vector<SwapArea>& areas) {
@@ -79,12 +79,12 @@ Finding CheckBackup(const std::vector<SwapArea>& areas) {
     any = true;
     if (priority >= lowest) {
       return {Verdict::kAdvice, absl::StrCat(words[0], " has no lower priority than the pool's area"),
-              "the kernel fills it before network RAM, or in turn: nram swapon --priority=N with a larger N"};
+              "the kernel fills it before network RAM, or alternates: nram swapon --priority=N with a larger N"};
     }
   }
-  if (any) return {Verdict::kGood, "there is other swap of lower priority behind the pool's", ""};
+  if (any) return {Verdict::kGood, "there is other swap with a lower priority than the pool's", ""};
   return {Verdict::kAdvice, "there is no other swap",
-          "when the area is full the kernel ends programs; a disk's swap of lower priority would take the rest. "
+          "when the area is full, the kernel kills programs; swap on a disk with a lower priority would take the rest: "
           "swapon --priority 0 DEVICE"};
 }
 
@@ -129,17 +129,17 @@ Finding CheckServers(StatisticsAnswers answers, const std::string& whose) {
   }
   if (away > 0) {
     return {Verdict::kBad, absl::StrCat(whose, away, " of ", answers.size(), " servers do not answer"),
-            "pages there are lost or late; `nram df` says which"};
+            "their pages are lost or delayed; `nram df` lists the servers"};
   }
   if (own > 0) {
-    return {Verdict::kAdvice, absl::StrCat(whose, own, " of ", answers.size(), " servers run on this very machine"),
+    return {Verdict::kAdvice, absl::StrCat(whose, own, " of ", answers.size(), " servers run on this machine"),
             "swapping to them frees none of its RAM"};
   }
   if (pretending > 0) {
-    return {Verdict::kAdvice, absl::StrCat(whose, pretending, " of ", answers.size(), " servers pretend their host"),
+    return {Verdict::kAdvice, absl::StrCat(whose, pretending, " of ", answers.size(), " servers use --pretend-host"),
             "copies of a page may be on one machine: start nram-memserver without --pretend-host"};
   }
-  return {Verdict::kGood, absl::StrCat(whose, "all ", answers.size(), " servers answer, from other machines"), ""};
+  return {Verdict::kGood, absl::StrCat(whose, "all ", answers.size(), " servers answer, all on other machines"), ""};
 }
 
 // When the certificates end that this machine has: a client's, a server's.
@@ -157,10 +157,10 @@ void CheckCertificates(std::vector<Finding>* findings) {
       findings->push_back(
           {Verdict::kBad, absl::StrCat(path, " cannot be used"), std::string(ends_s.status().message())});
     } else if (*ends_s <= time(nullptr)) {
-      findings->push_back({Verdict::kBad, absl::StrCat(path, " has expired"), "make another: nram keygen"});
+      findings->push_back({Verdict::kBad, absl::StrCat(path, " has expired"), "make a new one: nram keygen"});
     } else if (days < 30) {
       findings->push_back({Verdict::kAdvice, absl::StrCat(path, " expires in ", days, " days"),
-                           "make another with `nram keygen`, and copy it: nothing needs a restart"});
+                           "make a new one with `nram keygen` and copy it; no restart is needed"});
     } else {
       findings->push_back({Verdict::kGood, absl::StrCat(path, " is good for ", days, " days"), ""});
     }
@@ -172,8 +172,8 @@ void CheckCopies(StatisticsAnswers answers, const std::string& whose, std::vecto
   const CopyHosts hosts = HostsOf(answers);
   if (copies.lost > 0) {
     findings->push_back({Verdict::kBad, absl::StrCat(whose, copies.lost, " spans of 1 MiB have lost all their copies"),
-                         "all servers with a copy went before another was made. Reads there are errors until the data "
-                         "is written anew: delete the files, or restart the job; `nram regions` shows owners"});
+                         "all servers with a copy were lost before a new copy was complete. Reads there fail until the "
+                         "data is written again: delete the files, or restart the job; `nram regions` shows owners"});
   }
   const std::string who = WhoMayGo(copies, hosts);
   if (!who.empty()) {
@@ -181,16 +181,16 @@ void CheckCopies(StatisticsAnswers answers, const std::string& whose, std::vecto
     if (copies.degraded + copies.repairing > 0) {
       why = WhyDegraded(copies, hosts);
     } else if (hosts.silent > 0) {
-      why = "clients told it some seconds ago, or they reach these servers; `nram df` says which";
+      why = "the clients' report is some seconds old, or they reach these servers; `nram df` lists the servers";
     }
     findings->push_back({why.empty() ? Verdict::kGood : Verdict::kAdvice, whose + who, why});
   }
   const bool stores =
       absl::c_any_of(answers, [](const auto& answer) { return answer.ok() && CounterOf(*answer, "pages") > 0; });
   if (who.empty() && copies.lost == 0 && stores && hosts.rooms.size() > 1) {
-    findings->push_back({Verdict::kAdvice, whose + "no client of the pool tells of several copies",
-                         "what has one copy is lost with its server: --copies=2 of nram mount, swapon or sort keeps it "
-                         "on two hosts"});
+    findings->push_back({Verdict::kAdvice, whose + "no client of the pool reports several copies",
+                         "data with one copy is lost with its server: --copies=2 of nram mount, swapon or sort keeps "
+                         "it on two hosts"});
   }
 }
 
@@ -204,10 +204,10 @@ void CheckLeaving(absl::Span<const PoolMember> members, StatisticsAnswers answer
     const std::string name = members[i].endpoint.ToString();
     findings->push_back(
         {Verdict::kAdvice,
-         absl::StrCat(whose, name, " is told to leave, and still holds ", FormatByteSize(pages * kPageBytes)),
+         absl::StrCat(whose, name, " is being emptied, and still holds ", FormatByteSize(pages * kPageBytes)),
          absl::StrCat("do not switch it off yet: ",
                       moving > 0 ? absl::StrCat("clients still move ", moving, " spans")
-                                 : "clients tell of nothing that moves; what cannot move stays",
+                                 : "clients report no moves; the remaining pages may be unable to move",
                       ". `nram drain ", name, " --move` waits until it is empty")});
   }
 }
@@ -234,7 +234,7 @@ Finding CheckFastWake() {
     return {Verdict::kGood, "this user may keep processors awake while programs wait for the pool", ""};
   }
   return {Verdict::kAdvice, absl::StrCat("this user may not write to ", WakeLatency::kDevice),
-          "whoever waits for the pool is woken late where idle processors sleep deeply, and a page may take twice as "
+          "if idle processors sleep deeply, programs that wait for the pool wake late, and a page may take twice as "
           "long: join the group nram of the package's udev rule, or as root `setfacl -m u:USER:rw "
           "/dev/cpu_dma_latency` after each boot"};
 }
@@ -257,14 +257,13 @@ void CheckSpareRoom(const SwapArea& area, std::vector<Finding>* findings) {
   findings->push_back(
       {good ? Verdict::kGood : Verdict::kAdvice,
        absl::StrCat(area.name, ": ",
-                    good ? "the other servers have room for a dead one's share"
-                         : "no room for a dead server's share on the others"),
+                    good ? "the other servers have room for a dead server's share"
+                         : "the other servers have no room for a dead server's share"),
        good
            ? ""
-           : absl::StrCat(area.copies == 1 ? "when a server dies, the slots that it had cannot be written again and "
-                                             "fail, until nram swapoff; donate "
-                                           : "when a server dies, there is no room for new copies of the pages that it "
-                                             "had; donate ",
+           : absl::StrCat(area.copies == 1 ? "when a server dies, writes to its slots fail until nram swapoff; donate "
+                                           : "when a server dies, there is no room for new copies of its pages; "
+                                             "donate ",
                           FormatByteSize(share_bytes), " more than the area on other machines")});
 }
 
@@ -281,29 +280,29 @@ void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
     findings->push_back({good ? Verdict::kGood : bad, absl::StrCat(area.name, ": ", what), good ? "" : why});
   };
   add(area.daemon_alive, Verdict::kBad,
-      area.daemon_alive ? absl::StrCat("its daemon lives, pid ", area.daemon_pid) : "its daemon is gone",
-      "what was swapped out is lost; nram swapoff --force takes the area away");
+      area.daemon_alive ? absl::StrCat("its daemon runs, pid ", area.daemon_pid) : "its daemon is gone",
+      "swapped-out pages are lost; nram swapoff --force removes the area");
   if (!area.daemon_alive) return;
   add(HasGuard(area.daemon_pid), Verdict::kBad, "a guard watches its daemon",
-      "nobody would take the area from the kernel if its daemon died: nram swapoff and nram swapon again");
+      "without a guard, the kernel keeps the area if its daemon dies: nram swapoff and nram swapon again");
   const std::string process = absl::StrCat("/proc/", area.daemon_pid);
   const uint64_t locked = FieldOf(process + "/status", "VmLck") * kKiB;
   const uint64_t resident = FieldOf(process + "/status", "VmRSS") * kKiB;
   add(locked + 4 * kMiB >= resident && locked > 0, Verdict::kBad,
       absl::StrCat("its memory is locked (", FormatByteSize(locked), ")"),
-      "it may be swapped to itself: end it and use nram swapon");
-  add(ReadLine(process + "/oom_score_adj") == "-1000", Verdict::kBad, "the OOM killer does not take it",
+      "it may be swapped out to itself: end it and use nram swapon");
+  add(ReadLine(process + "/oom_score_adj") == "-1000", Verdict::kBad, "the OOM killer spares it",
       absl::StrCat("echo -1000 > ", process, "/oom_score_adj"));
   const uint64_t direct =
       ReadNumber(absl::StrCat("/sys/block/", area.device.substr(std::min<size_t>(5, area.device.size())), "/loop/dio"))
           .value_or(0);
   add(direct == 1, Verdict::kBad, "its loop device uses direct I/O",
-      "the page cache between would need memory to free memory; nram swapoff and nram swapon again");
+      "with the page cache in between, freeing memory needs memory: nram swapoff and nram swapon again");
   const uint64_t limit = CgroupLimit(process);
   const bool limited = limit > 0 && limit < uint64_t{1} << 60;
   add(!limited || limit > 4 * resident, Verdict::kBad,
       limited ? absl::StrCat("its memory cgroup allows ", FormatByteSize(limit)) : "no memory cgroup limits it",
-      absl::StrCat("it shares the limit with what it is to help: echo ", area.daemon_pid,
+      absl::StrCat("it shares the limit with the programs that swap: echo ", area.daemon_pid,
                    " into the cgroup.procs of one without a limit"));
   if (!area.pool.empty()) CheckPool(area.pool, area.tls_dir, area.name + ": ", findings);
   if (!area.pool.empty()) CheckSpareRoom(area, findings);
@@ -356,19 +355,19 @@ int Run(DoctorFlags& flags, const Invocation& given) {
 
 Command DoctorCommand() {
   return DefineCommand<DoctorFlags>(
-      {"doctor", "look whether this machine is set up well", R"(usage: nram doctor [swap] [flags]
+      {"doctor", "check the setup of this machine", R"(usage: nram doctor [swap] [flags]
 
-Looks at the pool as seen from here; at the copies in it (whether a host may go without loss,
-and what lacks copies or is lost, and why); at servers that are told to leave; at what this user
-may do to be fast; and, if there are swap areas or with the word swap, at what keeps a machine
-that swaps to them safe: the kernel's reserve of free memory, other swap behind, the areas'
-daemons. Says what to change, and why. Changes nothing.
+Checks the pool as seen from here; its copies (can a host fail without loss, which spans lack
+copies or are lost, and why); servers that are being emptied; certificates; and this user's right
+to keep processors awake. With the word swap, or if there are swap areas, it also checks the
+safety of a machine that swaps to them: the kernel's reserve of free memory, other swap of lower
+priority, and the areas' daemons. Prints what to change, and why. Changes nothing.
 
-Copies are counted by the clients that run. What has one copy is lost with its server.
+Running clients report the copies. Data with one copy is lost with its server.
 
 )",
        R"(
-Exit code 1 if something is bad; advice is none.
+Exit code 1 if a finding is bad; advice does not count.
 
 example: nram doctor swap
 )"},

@@ -38,10 +38,10 @@ struct DrainFlags {
   void Register(ArgParser* parser) {
     parser->Switch(
         "move", &move,
-        {"", "also move what is stored there to other servers, and wait until the\nserver may be switched off"});
+        {"", "also move the stored pages to other servers, and wait until the\nserver may be switched off"});
     RegisterTlsDir(parser);
-    parser->Switch("undo", &undo, {"", "take new pages again"});
-    parser->Switch("json", &json, {"", "say what was done in JSON"});
+    parser->Switch("undo", &undo, {"", "accept new spans again"});
+    parser->Switch("json", &json, {"", "print the result in JSON"});
   }
 };
 
@@ -66,10 +66,10 @@ void CatchSignals() {
 
 // Of these servers, which are told to leave. `shows`: the line of the progress is on the screen.
 void SetLastWords(const std::string& leaving, bool shows) {
-  const char* const goes = leaving.find(' ') == std::string::npos ? " goes" : " go";
+  const char* const goes = leaving.find(' ') == std::string::npos ? " is" : " are";
   static auto* const kept = new std::deque<std::string>();
   last_words = kept->emplace_back(absl::StrCat(shows ? "\n" : "", "nram drain: interrupted; ", leaving, goes,
-                                               " on leaving, and nram drain ", leaving, " --undo ends that\n"))
+                                               " still being emptied, and nram drain ", leaving, " --undo ends that\n"))
                    .c_str();
 }
 
@@ -82,7 +82,7 @@ absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool sh
     const auto statistics = control->GetStatistics(DeadlineAfterMs(kAskTimeoutMs));
     if (!statistics.ok()) return Annotate(statistics.status(), absl::StrCat(name, " while it was being emptied"));
     if (!statistics->capacity.leaving) {
-      return absl::AbortedError(absl::StrCat(name, " was told to take new pages again meanwhile"));
+      return absl::AbortedError(absl::StrCat(name, " was told meanwhile to accept new spans again"));
     }
     *left = CounterOf(*statistics, "pages");
     // Spans that hold nothing yet, but have room reserved, move too.
@@ -104,10 +104,10 @@ absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool sh
       if (shows) fprintf(stderr, "\n");
       return absl::FailedPreconditionError(absl::StrCat(
           name, " still holds ", FormatByteSize(*left * kPageBytes), ", and nothing has moved for ", kStuckMs / 1000,
-          " s. Data moves while its client runs, to servers on other hosts that have room and do not need it back; ",
-          "plain regions of one copy do not, if they have a name or all of their pool is one machine. nram regions "
-          "shows whose they are; nram status, what is lacking. ",
-          "The server takes no new pages; nram drain --undo ends that"));
+          " s. Clients move their data while they run, to servers on other hosts with room to spare. Unsealed "
+          "regions with one copy cannot move if they have a name or if their whole pool is one machine. "
+          "nram regions shows the owners, nram status the missing room or hosts. ",
+          "The server accepts no new spans; nram drain --undo ends that"));
     }
     SleepMs(kLookMs);
   }
@@ -116,7 +116,7 @@ absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool sh
 int RunDrain(DrainFlags& options, const Invocation& given) {
   const auto fail = [](const absl::Status& status) { return ToExitCode(status, "nram drain"); };
   if (given.words.empty()) {
-    return fail(absl::InvalidArgumentError("which server? Give one as host:port, as nram df shows it"));
+    return fail(absl::InvalidArgumentError("expected a server as host:port, as nram df shows it"));
   }
   if (options.move && options.undo) {
     return fail(absl::InvalidArgumentError("--move and --undo contradict each other: give one of them"));
@@ -148,12 +148,12 @@ int RunDrain(DrainFlags& options, const Invocation& given) {
     out.push_back({{"address", name}, {"draining", !options.undo}, {"moved", options.move}, {"used_bytes", used}});
     if (options.json) continue;
     if (options.undo) {
-      printf("%s takes new pages again.\n", name.c_str());
+      printf("%s accepts new spans again.\n", name.c_str());
     } else if (options.move) {
-      printf("%s holds no pages any more, and may be switched off.\n", name.c_str());
+      printf("%s holds no pages any more and may be switched off.\n", name.c_str());
       fflush(stdout);  // a signal may end the command while the next one is emptied
     } else {
-      printf("%s takes no new spans any more; %s are still stored there.\n", name.c_str(),
+      printf("%s accepts no new spans; %s are still stored there.\n", name.c_str(),
              FormatByteSize(used).c_str());
     }
   }
@@ -165,20 +165,23 @@ int RunDrain(DrainFlags& options, const Invocation& given) {
 
 Command DrainCommand() {
   return DefineCommand<DrainFlags>(
-      {"drain", "empty a server, or stop placing on it", R"(usage: nram drain SERVER... [flags]
+      {"drain", "empty a server, or stop placing new spans on it", R"(usage: nram drain SERVER... [flags]
 
-Tells servers to take no new spans and to reserve no more room. What is stored there stays
-and can be read, written and destroyed. Clients learn of it with their next lease renewal,
+Tells servers to accept no new spans and to reserve no more room. Stored pages remain there
+and can be read, written and destroyed. Clients learn of this with their next lease renewal,
 within seconds.
 
-With --move they also move it: each span gets a copy elsewhere, on a host that has none, and
-leaves. The command shows how far that is, and ends when the server may be switched off. It
-fails if nothing has moved for 30 s: plain regions of one copy stay, if they have a name or
-all of their pool is one machine. Ctrl-C ends the command alone: the server goes on leaving,
-until --undo or a restart.
+With --move, clients also move the stored pages: each span is copied to a host without a copy
+of it, and then removed from the server. The command shows the progress and ends when the
+server may be switched off. It fails if nothing has moved for 30 s: unsealed regions with one
+copy cannot move if they have a name or if their whole pool is one machine. Ctrl-C ends only
+the command: the server is still being emptied until --undo or a restart.
 
-A server with --leave-within-ms does the same by itself when it is told to end, in a hurry; one
-whose donor is short of memory asks for a part of what it stores (docs/giving-back.md).
+A server with --leave-within-ms is emptied the same way, but faster, when it gets SIGTERM. A
+server whose donor is short of memory asks for a part of its stored pages back
+(docs/giving-back.md).
+
+Over TCP, a server with certificates requires the role operator for this (docs/security.md).
 
 )",
        R"(

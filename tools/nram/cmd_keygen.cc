@@ -41,22 +41,22 @@ struct KeygenFlags {
                        return absl::OkStatus();
                      },
                      {"NAME",
-                      "a name or address by which clients dial the servers; give it for each\n"
-                      "(default: those that server.pem has, or localhost, 127.0.0.1, ::1 and this\nmachine's name)"});
+                      "a name or address at which clients dial the servers; give it for each\n"
+                      "(default: those in server.pem, or localhost, 127.0.0.1, ::1 and this\nmachine's name)"});
     parser->String("client", &client,
                    {"NAME",
-                    "the client's name, which --access files of servers use (default: what\n"
-                    "client.pem has, or client)"});
+                    "the client's name, used in the servers' --access files (default: the name in\n"
+                    "client.pem, or client)"});
     parser->String("uri", &uri, {"URI", "spiffe://..., the client's identity instead of its name"});
     parser->String("authority", &authority,
-                   {"DIR", "take the authority in DIR, and write only the client's files: one more\nclient"});
+                   {"DIR", "use the authority in DIR and write only the client's files: one more\nclient"});
     parser->String("secret", &secret,
                    {"FILE",
-                    "derive the authority from what FILE holds, 32 bytes or more, and from\n"
-                    "--purpose: machines that have the file make certificates that know each\n"
-                    "other. Its key is not written"});
+                    "derive the authority from the secret in FILE, 32 bytes or more, and from\n"
+                    "--purpose: machines with the same file make certificates of the same\n"
+                    "authority. Its key is not written"});
     parser->String("purpose", &purpose, {"TEXT", "for --secret: one authority for each, as in job-1234"});
-    parser->Integer("days", 1, kDaysMax, &days, {"N", "for which the certificates hold (default: 365)"});
+    parser->Integer("days", 1, kDaysMax, &days, {"N", "days until the certificates expire (default: 365)"});
   }
 };
 
@@ -117,17 +117,17 @@ absl::Status Keygen(const KeygenFlags& flags, const std::string& directory) {
   const std::string from = only_client ? flags.authority : directory;
   const bool is_derived = !flags.secret.empty();
   if (is_derived == flags.purpose.empty() || (is_derived && only_client)) {
-    return absl::InvalidArgumentError("--secret and --purpose go together, and without --authority");
+    return absl::InvalidArgumentError("--secret and --purpose need each other, and exclude --authority");
   }
   if ((only_client || is_derived) && access((directory + "/ca.key").c_str(), F_OK) == 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat(directory, " has an authority of its own (ca.key): choose another directory"));
+        absl::StrCat(directory, " has its own authority (ca.key): choose another directory"));
   }
   const bool has_authority = only_client || (!is_derived && access((from + "/ca.key").c_str(), F_OK) == 0);
   if (!has_authority && !is_derived && access((from + "/ca.pem").c_str(), F_OK) == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat(from,
-                     "/ca.pem is there, and its key, ca.key, is not: nothing can be signed. Bring the key, or "
+                     "/ca.pem exists without its key, ca.key: nothing can be signed. Add the key, or "
                      "choose another directory for a new authority"));
   }
   NRAM_ASSIGN_OR_RETURN(const Authority authority, has_authority ? ReadAuthority(from)
@@ -162,8 +162,8 @@ absl::Status Keygen(const KeygenFlags& flags, const std::string& directory) {
   printf("%s: %s; good until %s\n", directory.c_str(),
          is_derived      ? "certificates of the secret's authority"
          : only_client   ? "certificate for one more client"
-         : has_authority ? "new certificates of the authority that was there"
-                         : "a new authority, and certificates of it",
+         : has_authority ? "new certificates of the existing authority"
+                         : "a new authority and its certificates",
          DateAfter(flags.days).c_str());
   if (!only_client) {
     printf("  servers  ca.pem server.pem server.key   for %s\n", absl::StrJoin(server_wishes.hosts, ", ").c_str());
@@ -171,10 +171,10 @@ absl::Status Keygen(const KeygenFlags& flags, const std::string& directory) {
   printf("  clients  ca.pem client.pem client.key   %s\n", who.c_str());
   if (is_derived) return absl::OkStatus();  // for scripts, which know what to do
   if (!only_client)
-    printf("  you      ca.key                         signs others: keep it away from servers and clients\n");
+    printf("  you      ca.key                         signs certificates: keep it away from servers and clients\n");
   printf(
-      "Copy to each machine what it needs, and give --tls-dir=DIR there (or NRAM_TLS_DIR). To renew: `nram keygen\n"
-      "%s%s` again before that day, and copy; nothing needs a restart.\n",
+      "Copy these files to the machines, and give --tls-dir=DIR there (or NRAM_TLS_DIR). Renew with `nram keygen\n"
+      "%s%s` before that day, and copy the files again; no restart is needed.\n",
       directory.c_str(), only_client ? absl::StrCat(" --authority=", flags.authority).c_str() : "");
   return absl::OkStatus();
 }
@@ -190,17 +190,17 @@ int RunKeygen(KeygenFlags& flags, const Invocation& given) {
 }  // namespace
 
 Command KeygenCommand() {
-  return DefineCommand<KeygenFlags>({"keygen", "makes certificates for a pool",
+  return DefineCommand<KeygenFlags>({"keygen", "make certificates for a pool",
                                      R"(usage: nram keygen DIR [flags]
 
-Makes a small certificate authority in DIR (ca.pem, ca.key), and of it a certificate for servers (server.pem,
-server.key) and one for clients (client.pem, client.key). If the authority is there, it stays, and the certificates are
-made anew: that is how they are renewed. Servers and clients take changed files without a restart.
+Makes a small certificate authority in DIR (ca.pem, ca.key), and with it a certificate for servers (server.pem,
+server.key) and one for clients (client.pem, client.key). If the authority exists, it is kept and new certificates are
+made: run this command again to renew them. Servers and clients use changed files without a restart.
 
 )",
                                      R"(
-An authority of your own will do as well: servers and clients take ca.crt, tls.crt and tls.key too, as cert-manager
-writes them. A server's certificate needs "server auth" and the names that clients dial.
+You may use your own authority: servers and clients also accept ca.crt, tls.crt and tls.key, as cert-manager writes
+them. A server's certificate needs "server auth" and the names that clients dial.
 
 example: nram keygen ~/pool-keys --host=node1 --host=node2 --host=10.0.0.7
          nram keygen ~/bobs-keys --authority=$HOME/pool-keys --client=bob

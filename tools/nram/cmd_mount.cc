@@ -75,7 +75,7 @@ std::string Dump(const nlohmann::json& json) {
 int ListMounts(bool json) {
   const std::vector<MountPoint> mounts = FindMounts("self");
   nlohmann::json out = nlohmann::json::array();
-  if (!json && mounts.empty()) printf("Nothing is mounted. `nram mount DIRECTORY` mounts.\n");
+  if (!json && mounts.empty()) printf("Nothing is mounted. Use `nram mount DIRECTORY`.\n");
   for (const MountPoint& mount : mounts) {
     struct statvfs stat {};
     const bool answers = statvfs(mount.directory.c_str(), &stat) == 0;
@@ -101,7 +101,7 @@ struct MountFlags {
 
   void Register(ArgParser* parser) {
     FsdOptions::Register(&options, parser);
-    parser->Switch("json", &json, {"", "say what was mounted, or what is, in JSON"});
+    parser->Switch("json", &json, {"", "print the mount, or the list of mounts, in JSON"});
   }
 };
 
@@ -164,7 +164,7 @@ int RunMount(MountFlags& flags, const Invocation& given) {
     return 0;
   }
   const std::string copies = options.copies > 1 ? absl::StrCat(" for files with ", options.copies, " copies") : "";
-  printf("%s is mounted: %s of %s%s. Its log: %s\nEnd it with `nram umount %s`; its files are gone then.\n",
+  printf("%s is mounted: %s of %s%s. Its log: %s\nEnd it with `nram umount %s`; its files are then gone.\n",
          directory.c_str(), FormatByteSize(free).c_str(),
          options.backend == Backend::kPool ? "network RAM" : "this machine's memory", copies.c_str(),
          options.log_file.c_str(), directory.c_str());
@@ -205,7 +205,7 @@ absl::Status Detach(const std::string& directory, bool lazy) {
     if (errno == EBUSY) {
       return absl::FailedPreconditionError(
           absl::StrCat(directory, " is in use", UsersOf(directory),
-                       "; end that, or add --lazy to take it away now and leave them what they have open"));
+                       "; end these programs, or add --lazy to unmount now (they keep their open files)"));
     }
     return ErrnoStatus(errno, absl::StrCat("unmount ", directory));
   }
@@ -221,7 +221,7 @@ absl::Status Detach(const std::string& directory, bool lazy) {
 // The processes that still see the device mounted, in mount namespaces of their own (containers), for a message.
 std::string NamespacesWith(const std::string& device) {
   for (const MountPoint& mount : FindMounts("self")) {
-    if (mount.device == device) return absl::StrCat(", because it is mounted on ", mount.directory, " too");
+    if (mount.device == device) return absl::StrCat(", because it is also mounted on ", mount.directory);
   }
   std::vector<std::string> seers;
   for (const int pid : ListProcesses()) {
@@ -233,7 +233,7 @@ std::string NamespacesWith(const std::string& device) {
   }
   if (seers.empty()) return "";
   return absl::StrCat(", because it is still mounted for ", absl::StrJoin(seers, ", "),
-                      ", in a mount namespace of their own");
+                      ", in other mount namespaces");
 }
 
 absl::Status Umount(const std::string& directory, bool lazy) {
@@ -263,7 +263,7 @@ absl::Status Umount(const std::string& directory, bool lazy) {
   }
   return absl::DeadlineExceededError(absl::StrCat(directory, " is unmounted, but its daemon (pid ", pid,
                                                   ") has not ended yet", others, "; `kill ", pid,
-                                                  "` ends it, and what is open there"));
+                                                  "` ends it and closes its open files"));
 }
 
 struct UmountFlags {
@@ -272,14 +272,14 @@ struct UmountFlags {
   void Register(ArgParser* parser) {
     parser->Switch("lazy", &lazy,
                    {"",
-                    "take it away although it is in use; those who have files open keep\n"
-                    "them until they close them"});
+                    "unmount it although it is in use; programs keep their open files\n"
+                    "until they close them"});
   }
 };
 
 int RunUmount(UmountFlags& flags, const Invocation& given) {
   if (given.words.empty()) {
-    return ToExitCode(absl::InvalidArgumentError("which directory? `nram mount` lists those that there are"),
+    return ToExitCode(absl::InvalidArgumentError("which directory? `nram mount` lists them"),
                       "nram umount");
   }
   int code = 0;
@@ -299,8 +299,8 @@ Command MountCommand() {
   const std::string before = absl::StrCat(R"(usage: nram mount [DIRECTORY] [flags]
 
 Mounts a temporary filesystem on DIRECTORY whose files are in the RAM of the pool: any
-program can use it, as it would /tmp. Returns when it is mounted; a daemon, nram-fsd, stays
-in the background. Without DIRECTORY, lists what is mounted.
+program can use it like /tmp. Returns when it is mounted; a daemon, nram-fsd, serves it in the
+background. Without DIRECTORY, lists the mounts.
 )",
                                           daemon.substr(flags, end - flags));
   return DefineCommand<MountFlags>({"mount", "mount a filesystem on the pool", before.c_str(), R"(
@@ -311,10 +311,10 @@ example: nram up && nram mount /mnt/nram && df -h /mnt/nram
 }
 
 Command UmountCommand() {
-  return DefineCommand<UmountFlags>({"umount", "unmount it", R"(usage: nram umount DIRECTORY... [flags]
+  return DefineCommand<UmountFlags>({"umount", "unmount a filesystem", R"(usage: nram umount DIRECTORY... [flags]
 
-Unmounts what `nram mount` mounted, also when its daemon has died, and waits until the
-memory is given back. The files are gone then.
+Unmounts filesystems of `nram mount`, also if the daemon has died, and waits until the memory
+is given back. The files are then gone.
 
 )",
                                      R"(

@@ -58,10 +58,10 @@ struct RunFlags {
   void Register(ArgParser* parser) {
     parser->Custom("budget", [this](absl::string_view value) { return ParseBudget(value); },
                    {"SIZE|auto",
-                    "of this machine's memory for the program's, at least 16 MiB (default 2GiB);\n"
-                    "auto: what the machine, or this command's memory cgroup, has available at\n"
-                    "the start, without a sixteenth of all its memory (32 MiB to 1 GiB) that is\n"
-                    "left to others; it does not change later"});
+                    "local memory for the program's pages, at least 16 MiB (default 2GiB);\n"
+                    "auto: the memory that the machine, or this command's memory cgroup, has\n"
+                    "available at the start, less a sixteenth of its total (32 MiB to 1 GiB)\n"
+                    "for other programs; it does not change later"});
     parser->String("pool", &pool, {"POOL", kPoolFlag.text});
     RegisterTlsDir(parser);
     parser->Integer("copies", 1, kReplicasMax, &copies,
@@ -70,9 +70,9 @@ struct RunFlags {
                    {"",
                     "servers get only ciphertext (default: $NRAM_SEAL, else yes if some server\n"
                     "is on another machine; see docs/security.md)"});
-    parser->Switch("stats", &stats, {"", "at the end, what it did, on the standard error"});
-    parser->Switch("json", &json, {"", "the same in JSON"});
-    parser->Switch("dry", &dry, {"", "say whether it could be run, and what would be remote; run nothing"});
+    parser->Switch("stats", &stats, {"", "print statistics on standard error at the end"});
+    parser->Switch("json", &json, {"", "print them in JSON"});
+    parser->Switch("dry", &dry, {"", "check whether the program can run and show its remote memory; run nothing"});
   }
 };
 
@@ -116,12 +116,12 @@ absl::Status CheckExecutable(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
   if (!S_ISREG(info.st_mode) || access(path.c_str(), X_OK) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": no executable file"));
+    return absl::FailedPreconditionError(absl::StrCat(path, ": not an executable file"));
   }
   if (((info.st_mode & S_ISUID) != 0 && info.st_uid != geteuid()) ||
       ((info.st_mode & S_ISGID) != 0 && info.st_gid != getegid())) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, ": a setuid or setgid program; under nram run it would not get the rights it is made for"));
+        absl::StrCat(path, ": a setuid or setgid program would not get its privileges under nram run"));
   }
   unsigned char head[20] = {};
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -166,7 +166,7 @@ void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounter
   }
   std::cerr << "nram run: budget " << FormatByteSize(flags.budget);
   if (!report.armed) {
-    std::cerr << ", which was not outgrown: nothing was remote";
+    std::cerr << ", not outgrown: nothing was remote";
   } else {
     std::cerr << "; " << counters.faults << " faults, " << counters.budget_waits
               << " waited for room; pages: " << counters.zero_pages << " new, " << counters.fetched_pages
@@ -176,7 +176,7 @@ void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounter
   }
   if (report.refused_forks > 0) std::cerr << "; " << report.refused_forks << " forks refused";
   if (report.armed_children > 0) std::cerr << "; " << report.armed_children << " children with remote memory";
-  if (report.children > 0) std::cerr << "; " << report.children << " children, which were local";
+  if (report.children > 0) std::cerr << "; " << report.children << " local children";
   std::cerr << "\n";
 }
 
@@ -203,7 +203,7 @@ int Fail(const absl::Status& status, int code) {
 std::string UntracedText(const absl::Status& may_trace) {
   return absl::StrCat("programs may not be traced here (", may_trace.message(),
                       "): a library is loaded first. The program cannot fork once it has outgrown its budget, and "
-                      "what it executes is local");
+                      "programs that it executes are local");
 }
 
 int Dry(const RunFlags& flags, const std::string& path, const absl::Status& may_trace) {
@@ -211,9 +211,9 @@ int Dry(const RunFlags& flags, const std::string& path, const absl::Status& may_
   if (!pool.ok()) return Fail(pool.status(), kFailed);
   std::cout << path << ": can be run\n"
             << "remote, beyond " << FormatByteSize(flags.budget)
-            << ": its heap, its large zero-initialised data, and what it maps of 128 KiB and more\n"
-            << "local: its code and files, shared memory, stacks, huge pages, whatever is smaller, and programs that "
-               "it starts\n"
+            << ": its heap, its large zero-initialised data, and mappings of 128 KiB and more\n"
+            << "local: its code and files, shared memory, stacks, huge pages, smaller mappings, and programs that it "
+               "starts\n"
             << (may_trace.ok() ? "the program will be traced at its start" : UntracedText(may_trace)) << "\n"
             << "the pool has " << FormatByteSize((*pool)->Capacity().free_bytes) << " free\n";
   return 0;
@@ -279,29 +279,28 @@ Command RunCommand() {
   return DefineCommand<RunFlags>(
       {"run", "run a program with most of its memory in the pool", R"(usage: nram run [flags] -- PROGRAM [ARGUMENT...]
 
-Runs a program as it is, with no more of this machine's memory than the budget: what else it has
-lies in the pool, page by page, and comes when the program touches it. A program that fits into
-the budget runs as without.
+Runs an unmodified program with no more of this machine's memory than the budget. The other pages
+are stored in the pool and are fetched when the program touches them. A program that fits into the
+budget runs as without nram.
 
 )",
        R"(
-Remote is what the program allocates: its heap, large mappings, large data that begins as zeros.
-Its code, files, shared memory and stacks stay here. Threads, static programs and programs that
-have an allocator of their own are as good as others. A child that is forked once the program has
-outgrown its budget has a budget of the same size. Other children are not looked after, nor are
-programs that children execute: their memory is this machine's.
+Remote memory is the heap, large mappings and large zero-initialised data. Code, files, shared
+memory and stacks are local. Threads, static programs and programs with their own allocator are
+supported. A child that is forked after the program has outgrown its budget gets a budget of the
+same size. Other children, and programs that children execute, use local memory only.
 
-If the pool fails, or this command is killed, the program is killed, so that it does not go on with
-zeros.
-Needs Linux 6.8 and the right to userfaultfd. Setuid programs and 32-bit ones are refused. Where
-programs may not be traced (Yama, containers, a debugger), a library is loaded first: then static
-programs and later forks are refused, and what the program executes is local (adr/0026).
+If the pool fails, or this command is killed, the program is killed, so that it never reads zeros
+instead of lost data.
+Needs Linux 6.8 and the right to use userfaultfd. Setuid and 32-bit programs are refused. Where
+programs may not be traced (Yama, containers, a debugger), a library is loaded first. Then static
+programs and later forks are refused, and programs that the program executes are local (adr/0026).
 
-It is young: what it cannot look after it ends, with the reason (docs/run.md, adr/0021, "Open").
-Check what a program has computed.
+This command is new. It ends a program that it cannot support, with the reason (docs/run.md,
+adr/0021, "Open"). Check the program's results.
 
 Exit codes: the program's own, or its signal; 125 if nram run itself fails, 126 if the program
-cannot be executed, 127 if there is none, 2 for a bad command line.
+cannot be executed, 127 if it does not exist, 2 for a bad command line.
 
 example: nram up && nram run --budget=512MiB --stats -- sort -S 4G big.txt -o sorted.txt
 )"},

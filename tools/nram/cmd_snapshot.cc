@@ -54,11 +54,11 @@ absl::Status Fill(const UniqueFd& from, const UniqueFd& to, const std::string& f
   constexpr uint64_t kCallBytesMax = (uint64_t{1} << 32) - kPageBytes;
   if (size > kCallBytesMax) {
     return absl::UnimplementedError(absl::StrCat(file, ": has ", FormatByteSize(size), ", and Linux copies less than 4",
-                                                 " GiB at one moment; stop its writers and use cp"));
+                                                 " GiB atomically; stop its writers and use cp"));
   }
   return absl::AbortedError(absl::StrCat(file,
-                                         ": could not be copied at one moment: it became shorter, or it stands on",
-                                         " as many snapshots as it may (64); stop its writers and use cp"));
+                                         ": could not be copied atomically: it became shorter, or it has the",
+                                         " maximum of 64 snapshots; stop its writers and use cp"));
 }
 
 absl::Status Snapshot(const std::string& file, const std::string& name) {
@@ -67,7 +67,7 @@ absl::Status Snapshot(const std::string& file, const std::string& name) {
   if (!from.valid() || fstat(from.get(), &attr) != 0) return FailedAt(file, errno);
   if (!S_ISREG(attr.st_mode)) return absl::InvalidArgumentError(absl::StrCat(file, ": is not a regular file"));
   if (!IsOnMount(attr)) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": is on no mount of nram: use cp"));
+    return absl::InvalidArgumentError(absl::StrCat(file, ": is not on a mount of nram: use cp"));
   }
   const UniqueFd to(open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   struct stat made {};
@@ -76,7 +76,7 @@ absl::Status Snapshot(const std::string& file, const std::string& name) {
   if (fstat(to.get(), &made) != 0) {
     status = FailedAt(name, errno);
   } else if (made.st_dev != attr.st_dev) {
-    status = absl::InvalidArgumentError(absl::StrCat(name, ": is not on the mount that ", file, " is on"));
+    status = absl::InvalidArgumentError(absl::StrCat(name, ": is not on the same mount as ", file));
   } else {
     // Nobody may write to it; who may read it is as for the file.
     status = GiveRightsOf(from.get(), to.get(), name, 0444);
@@ -90,7 +90,7 @@ absl::Status Snapshot(const std::string& file, const std::string& name) {
 
 int RunSnapshot(NoFlags&, const Invocation& given) {
   if (given.words.empty() || given.words.size() > 2) {
-    std::cerr << "nram snapshot: give a file, and the name of the copy if you like\nTry 'nram snapshot --help'.\n";
+    std::cerr << "nram snapshot: give a file and, optionally, the name of the copy\nTry 'nram snapshot --help'.\n";
     return 2;
   }
   const std::string name = given.words.size() == 2 ? given.words[1] : NameNow(given.words[0]);
@@ -102,14 +102,14 @@ int RunSnapshot(NoFlags&, const Invocation& given) {
 }  // namespace
 
 Command SnapshotCommand() {
-  return DefineCommand<NoFlags>({"snapshot", "keep a file of a mount as it is at this moment",
+  return DefineCommand<NoFlags>({"snapshot", "make a snapshot of a file on a mount",
                                  R"(usage: nram snapshot FILE [NAME]
 
-Makes NAME (FILE@ and the time, if you do not say) a copy of FILE as it is now, on the same
-mount, and prints NAME. What programs have written before is in the copy; of what they write
-meanwhile, some may be. The copy takes no room at first: what changes in FILE afterwards
-takes room anew. It is read-only, for those who may read FILE, and stays until you delete it.
-Files of up to 1 MiB are copied.
+Copies the current contents of FILE to NAME (default: FILE@ and the time) on the same mount,
+and prints NAME. The copy has all earlier writes and may have some of the writes made
+meanwhile. At first the copy takes no room; later changes of FILE take new room. The copy is
+read-only, has the readers of FILE, and exists until you delete it. Files of up to 1 MiB are
+copied in full.
 
 )",
                                  R"(

@@ -56,15 +56,15 @@ struct SortFlags {
   bool json = false;
 
   void Register(ArgParser* parser) {
-    parser->Heading("What comes first");
+    parser->Heading("Order");
     RegisterOrder(parser, &sort.order);
     parser->Switch("zero-terminated", &zero, {"", "[z] lines end with a zero byte"});
     parser->Integer("record", 1, int64_t{1} << 20, &record,
-                    {"BYTES", "1..1048576: records of so many bytes instead of lines; equal ones stay in order"});
+                    {"BYTES", "1..1048576: sort records of BYTES instead of lines; equal ones keep their order"});
     parser->Heading("\nWhere and how");
     RegisterPlaces(parser);
-    parser->Switch("progress", &progress, {"", "show it; --no-progress does not (default: on a terminal)"});
-    parser->Switch("json", &json, {"", "at the end, what it did in JSON on the standard error"});
+    parser->Switch("progress", &progress, {"", "show the progress, or --no-progress (default: on a terminal)"});
+    parser->Switch("json", &json, {"", "print statistics in JSON on standard error at the end"});
   }
 
  private:
@@ -75,8 +75,8 @@ struct SortFlags {
     };
     parser->Repeated("key", add_key,
                      {"KEY",
-                      "[k] by this part of the line, FIELD[.CHARACTER][bfnr][,FIELD[.CHARACTER]\n"
-                      "[bfnr]] counted from 1; may be given several times. With --record:\n"
+                      "[k] sort by this part of the line, FIELD[.CHARACTER][bfnr][,FIELD\n"
+                      "[.CHARACTER][bfnr]], counted from 1; may be repeated. With --record:\n"
                       "OFFSET:LENGTH[r], bytes counted from 0"});
     const auto set_separator = [order](absl::string_view text) {
       if (text == "\\t") text = "\t";
@@ -85,40 +85,40 @@ struct SortFlags {
       return absl::OkStatus();
     };
     parser->Custom("separator", set_separator,
-                   {"C", "[t] fields are separated by C (\\t: a tab) instead of beginning with blanks"});
+                   {"C", "[t] separator of fields (\\t: a tab); without it, fields begin with blanks"});
     parser->Switch("numeric", &order->numeric, {"", "[n] compare as numbers"});
-    parser->Switch("reverse", &order->reverse, {"", "[r] last first"});
-    parser->Switch("ignore-case", &order->fold, {"", "[f] lower case counts as upper case"});
-    parser->Switch("ignore-leading-blanks", &order->blanks, {"", "[b] leave out blanks before a key"});
-    parser->Switch("stable", &order->stable, {"", "[s] leave lines with equal keys in their order"});
-    parser->Switch("unique", &order->unique, {"", "[u] of lines with equal keys keep the first"});
+    parser->Switch("reverse", &order->reverse, {"", "[r] reverse the order"});
+    parser->Switch("ignore-case", &order->fold, {"", "[f] treat lower case as upper case"});
+    parser->Switch("ignore-leading-blanks", &order->blanks, {"", "[b] ignore blanks before a key"});
+    parser->Switch("stable", &order->stable, {"", "[s] keep the input order of lines with equal keys"});
+    parser->Switch("unique", &order->unique, {"", "[u] keep only the first of lines with equal keys"});
   }
 
   void RegisterPlaces(ArgParser* parser) {
     parser->String("output", &sort.output,
                    {"FILE",
-                    "[o] written beside FILE and renamed at the end, so it may be an input;\n"
-                    "in a directory that does not let it be replaced, it is written over at\n"
-                    "the end and may not (default: the standard output). A FILE that exists\n"
-                    "keeps its mode; symbolic links are followed, other hard links keep the\n"
-                    "old text"});
+                    "[o] output (default: standard output). It is written to a temporary file\n"
+                    "beside FILE and renamed at the end, so FILE may be an input. If the\n"
+                    "directory does not permit that, FILE is overwritten and must not be an\n"
+                    "input. An existing FILE keeps its mode; symbolic links are followed,\n"
+                    "other hard links keep the old text"});
     parser->ByteSize("memory", kMemoryMin, uint64_t{1} << 50, &memory,
-                     {"SIZE", "[S] of the whole process, at least 48 MiB (default 256MiB)"});
+                     {"SIZE", "[S] memory of the whole process, at least 48 MiB (default 256MiB)"});
     parser->Integer("threads", 1, 256, &threads,
-                    {"N", "1..256 that sort runs (default: one a processor, fewer with little memory)"});
+                    {"N", "1..256 that sort runs (default: one per processor, fewer with little memory)"});
     parser->String("scratch", &scratch,
-                   {"pool|DIR", "[T] the pool, directly (default), or a file in DIR, on a mount or a disk"});
+                   {"pool|DIR", "[T] pool: the pool, directly (default); or a file in DIR, on a mount or disk"});
     parser->String("pool", &pool, {"SERVERS", kPoolFlag.text});
     RegisterTlsDir(parser);
     parser->Integer("copies", 1, kReplicasMax, &copies,
                     {"N",
                      "1..4 copies of each page of the scratch, on servers of different hosts\n"
-                     "(default 1): the sort outlives the loss of N-1 of these hosts, and its\n"
+                     "(default 1). The sort survives the loss of N-1 of these hosts, and its\n"
                      "scratch takes N times as much of the pool"});
     parser->Switch("seal", &seal,
                    {"",
-                    "servers get only ciphertext of the scratch (default: $NRAM_SEAL, else yes\n"
-                    "if some server is on another machine; see docs/security.md)"});
+                    "seal the scratch: servers get only ciphertext (default: $NRAM_SEAL, else\n"
+                    "yes if some server is on another machine; see docs/security.md)"});
     parser->Switch("expendable", &expendable,
                    {"",
                     "servers may destroy the scratch when their hosts need the memory and\n"
@@ -127,8 +127,8 @@ struct SortFlags {
     parser->Custom("fast-wake", set_fast_wake,
                    {"WHEN",
                     "auto, on or off: keep this machine's idle processors from sleeping while\n"
-                    "it waits for the pool a lot (default auto: yes, up to 16 processors,\n"
-                    "where it may; see docs/tuning.md)"});
+                    "waits for the pool are frequent (default auto: on with up to 16\n"
+                    "processors, if permitted; see docs/tuning.md)"});
   }
 };
 
@@ -276,8 +276,8 @@ absl::Status Sort(SortFlags flags) {
     if (Pool::WouldSeal(pool)) taken += kSealBytes;
   }
   if (flags.memory < taken + SortOptions::kMemoryMin * 8) {
-    return absl::InvalidArgumentError(absl::StrCat("--memory=", FormatByteSize(flags.memory), " is too little here: ",
-                                                   FormatByteSize(taken), " go to the program itself"));
+    return absl::InvalidArgumentError(absl::StrCat("--memory=", FormatByteSize(flags.memory), " is too little: ",
+                                                   FormatByteSize(taken), " are needed for the program itself"));
   }
   sort.memory_bytes = flags.memory - taken;
   const int processors = std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 64);
@@ -326,8 +326,8 @@ int Run(SortFlags& flags, const Invocation& given) {
   if (!given.words.empty()) flags.sort.inputs = given.words;
   const absl::Status status = Sort(flags);
   if (absl::IsCancelled(status)) {
-    std::cerr << (Output::WroteInPlace() ? "nram sort: interrupted; the output is not whole, the scratch is freed\n"
-                                         : "nram sort: interrupted; the output is as it was, the scratch is freed\n");
+    std::cerr << (Output::WroteInPlace() ? "nram sort: interrupted; the output is incomplete, the scratch is freed\n"
+                                         : "nram sort: interrupted; the output is unchanged, the scratch is freed\n");
     return kInterrupted;
   }
   return ToExitCode(status, "nram sort");
@@ -340,22 +340,22 @@ Command SortCommand() {
       {"sort", "sort files larger than memory, with network RAM as scratch", R"(usage: nram sort [flags] [FILE...]
 
 Sorts lines, or records of a fixed size, as `LC_ALL=C sort` does: an external merge sort whose
-runs wait in the pool's RAM. Without FILE, or for -, reads the standard input. The letters of
-sort(1) in brackets work as well.
+runs are stored in the pool's RAM. Without FILE, or for -, reads the standard input. The letters
+of sort(1) in brackets work as well.
 
 )",
        R"(
-The scratch takes as much as the input, in each copy. If the pool has not so much, that is said
-before anything is read (of pipes the size is not known: then, when it is full). What is so
-large for --memory that it is merged more than once (--json says passes) takes up to a
-sixteenth and --memory more. A sort that is stopped (Ctrl-Z) for longer than its lease in the
-pool, 10 s, fails: its scratch is freed.
+The scratch takes as much room as the input, for each copy. If the pool has less room, the sort
+fails before it reads anything (with pipes, whose size is unknown, when the pool is full). An input
+so large for --memory that it is merged more than once (passes in --json) needs up to a sixteenth
+of its size plus --memory in addition. A sort that is stopped (Ctrl-Z) for longer than its lease in
+the pool, 10 s, fails: its scratch is freed.
 
-A line may take about a tenth of --memory, or 64 MiB if that is less; with --threads=N, a tenth,
-or what each of them has if that is less: --memory / (N + 1).
+A line may have about a tenth of --memory, or 64 MiB if that is less. With --threads=N, it may have
+a tenth, or the memory of one thread if that is less: --memory / (N + 1).
 
-Exit codes: 0 sorted, 1 failed, 2 bad command line, or records or lines that it cannot sort,
-130 interrupted; after all but 0 an output that is not written over is as it was.
+Exit codes: 0 sorted, 1 failed, 2 bad command line, or lines or records that it cannot sort,
+130 interrupted. Except after 0, an output that is not overwritten in place is unchanged.
 
 example: nram up && nram sort --memory=100MiB --key=2,2nr --output=sorted.txt big.txt
 )"},

@@ -25,7 +25,7 @@ struct StatusFlags {
   void Register(ArgParser* parser) {
     parser->String("pool", &pool, kPoolFlag);
     RegisterTlsDir(parser);
-    parser->Switch("json", &json, {"", "the same in JSON"});
+    parser->Switch("json", &json, {"", "print JSON"});
   }
 };
 
@@ -112,11 +112,11 @@ struct RegionsFlags {
     parser->String("destroy", &destroy,
                    {"WHICH",
                     "destroy on all servers: a region by id or by name, or \"orphans\" for\n"
-                    "all of them. Refused for a region that a living client owns"});
-    parser->Switch("force", &force, {"", "destroy it all the same; its owner gets errors"});
+                    "all orphans. Refused for a region that a live client owns"});
+    parser->Switch("force", &force, {"", "destroy it nevertheless; its owner gets errors"});
     parser->Switch("all-tenants", &all_tenants,
-                   {"", "those of everybody, for operators (docs/security.md); with --destroy too"});
-    parser->Switch("json", &json, {"", "the list in JSON"});
+                   {"", "regions of all tenants, for operators (docs/security.md); also with --destroy"});
+    parser->Switch("json", &json, {"", "print JSON"});
   }
 };
 
@@ -169,14 +169,14 @@ absl::Status Destroy(absl::Span<const PlacedRegion> regions, const RegionsFlags&
   }
   if (!refused.ok() && destroyed == 0) return refused;
   if (destroyed == 0 && what != "orphans") return absl::NotFoundError(absl::StrCat("no region ", what));
-  printf("Destroyed %zu regions (counted on each server); %s are free again.\n", destroyed,
+  printf("Destroyed %zu regions (counted once for each server); %s are free again.\n", destroyed,
          FormatByteSize(bytes).c_str());
   return refused;
 }
 
 int RunRegions(RegionsFlags& options, const Invocation&) {
   if (options.force && options.destroy.empty()) {
-    return ToExitCode(absl::InvalidArgumentError("--force goes with --destroy"), "nram regions");
+    return ToExitCode(absl::InvalidArgumentError("--force needs --destroy"), "nram regions");
   }
   const auto members = OpenMembers(options.pool);
   if (!members.ok()) return ToExitCode(members.status(), "nram regions");
@@ -225,16 +225,15 @@ int RunRegions(RegionsFlags& options, const Invocation&) {
 }  // namespace
 
 Command StatusCommand() {
-  return DefineCommand<StatusFlags>({"status", "show what each server does and holds", R"(usage: nram status [flags]
+  return DefineCommand<StatusFlags>({"status", "show state and counters of each server", R"(usage: nram status [flags]
 
-Shows every counter of every server of the pool, and the spans that have several copies, by
-their state, and how far their repair is: as the clients have told it, a few seconds ago.
-docs/stats.md explains them. The last line says where the list of servers comes from, and when
-that was last heard of.
+Shows every counter of every server of the pool, the spans with several copies by their state,
+and the progress of their repair, as the clients reported it a few seconds ago. docs/stats.md
+explains the counters. The last line shows the source of the list of servers and its age.
 
-A server whose donor is short of memory is "pressed". asked_back_bytes says how much its
-clients are to give back now, and for how long it has been asking; given_back_bytes, what the
-donor has got back since the server began (docs/giving-back.md).
+A server whose donor is short of memory is "pressed". asked_back_bytes is the memory that its
+clients are asked to give back now, and for how long; given_back_bytes is the memory that the
+donor has got back since the server started (docs/giving-back.md).
 
 )",
                                      R"(
@@ -246,11 +245,12 @@ example: nram status --json | jq '.servers[].regions'
 }
 
 Command RegionsCommand() {
-  return DefineCommand<RegionsFlags>({"regions", "list or destroy what is stored", R"(usage: nram regions [flags]
+  return DefineCommand<RegionsFlags>({"regions", "list or destroy regions", R"(usage: nram regions [flags]
 
 Lists the regions of the pool, one line for each server that holds a part. An orphan is a
-region whose owner has gone without destroying it; it keeps its memory until somebody does.
-(Regions in GC mode are collected by themselves instead.)
+region without a live owner; it keeps its memory until it is destroyed. A kept region
+(NRAM_MAP_KEEP, nram restore) is an orphan as soon as its program has ended, so
+--destroy=orphans destroys kept data, too. (Servers free regions in GC mode by themselves.)
 
 )",
                                       R"(

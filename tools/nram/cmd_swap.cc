@@ -43,35 +43,36 @@ struct OnFlags {
     parser->String("name", &swap.name, {"NAME", "letters, digits, - and _ (default swap)"});
     parser->Integer("copies", 1, kReplicasMax, &copies,
                     {"N",
-                     "1..4 copies of each page, on servers of different hosts: pages outlive the\n"
+                     "1..4 copies of each page, on servers of different hosts: pages survive the\n"
                      "loss of N-1 of these hosts, and the area takes N times SIZE of the pool\n"
                      "(default: 2 if servers on two or more hosts answer, else 1)"});
     parser->Switch("seal", &seal,
                    {"",
-                    "servers get only ciphertext, and old pages that they play back are found\n"
-                    "(default: $NRAM_SEAL, else yes, wherever they are; see docs/security.md)"});
+                    "seal pages: servers get only ciphertext, and a changed or replayed page is\n"
+                    "an error (default: $NRAM_SEAL, else yes for all servers; see\n"
+                    "docs/security.md)"});
     parser->Integer("priority", 0, 32767, &priority,
                     {"N",
                      "0..32767; the kernel fills areas of higher priority first (default: below\n"
-                     "all others). Above a disk's, so that the disk is the reserve"});
+                     "all others). With a priority above a disk's, the disk is the reserve"});
     parser->String("pool", &pool, kPoolFlag);
     RegisterTlsDir(parser);
     parser->Integer("io-timeout-ms", 100, 30'000, &io_timeout_ms,
                     {"N",
-                     "100..30000, after how long a server that does not answer is an I/O\n"
-                     "error (default 10000); leases live for twice that"});
+                     "100..30000; if a server does not answer within N ms, the operation fails\n"
+                     "with an I/O error (default 10000). Leases live for twice that time"});
     parser->String("metrics", &metrics,
                    {"HOST:PORT",
-                    "the area's daemon answers Prometheus there, at /metrics, as in\n"
+                    "serve Prometheus metrics of the area's daemon there, at /metrics, as in\n"
                     "127.0.0.1:9437 (docs/watching.md; default: none)"});
     parser->Switch("unprotected", &unprotected,
                    {"",
-                    "without CAP_SYS_RESOURCE and CAP_SYS_NICE (some containers lack them):\n"
-                    "for programs in a limited memory cgroup only. Otherwise the machine may\n"
-                    "hang: the kernel may then wait for the area's daemon to write pages out\n"
-                    "to itself"});
-    parser->String("backend", &backend, {"WHAT", "pool; or memory: this machine's own RAM, to compare"});
-    parser->Switch("json", &json, {"", "say what was set up in JSON"});
+                    "do without CAP_SYS_RESOURCE and CAP_SYS_NICE (some containers lack them):\n"
+                    "only for programs in a limited memory cgroup. Otherwise the machine may\n"
+                    "hang: the kernel may wait for the area's daemon to write pages out to\n"
+                    "itself"});
+    parser->String("backend", &backend, {"WHAT", "pool (default); memory: this machine's own RAM, for comparison"});
+    parser->Switch("json", &json, {"", "print the area in JSON"});
   }
 };
 
@@ -102,8 +103,8 @@ void WarnOfOwnServers(const PoolHosts& hosts) {
   if (hosts.own.empty()) return;
   std::cerr << "nram swapon: warning: "
             << (hosts.own.size() == hosts.servers ? "all of the pool's servers run" : "these of the pool's servers run")
-            << " on this very machine (" << absl::StrJoin(hosts.own, ", ")
-            << "): what is swapped to them stays in its RAM, which helps nobody but a test" << std::endl;
+            << " on this machine (" << absl::StrJoin(hosts.own, ", ")
+            << "): swapping to them frees none of its RAM, so it is useful for tests only" << std::endl;
 }
 
 // Chooses the number of copies if none is `asked` for (0). RESOURCE_EXHAUSTED: the hosts have no room for so many.
@@ -176,11 +177,11 @@ int RunOn(OnFlags& flags, const Invocation& given) {
     std::cout << ToJson(*area).dump(2) << std::endl;
   } else {
     printf(
-        "%s of swap on %s, priority %d. `nram doctor` looks whether this machine is ready for it,\n"
-        "`nram swapoff %s` ends it.\n",
+        "%s of swap on %s, priority %d. `nram doctor` checks this machine's setup for it,\n"
+        "`nram swapoff %s` removes it.\n",
         FormatByteSize(area->size_bytes).c_str(), area->device.c_str(), area->priority, area->name.c_str());
     if (flags.copies == 0 && area->copies == 2) {
-      printf("Pages have two copies, on different hosts; --copies=1 saves half of the room.\n");
+      printf("Pages have two copies, on different hosts; --copies=1 takes half of the room.\n");
     }
   }
   return 0;
@@ -195,10 +196,10 @@ struct OffFlags {
     parser->Switch("all", &all, {"", "all areas"});
     parser->Switch("force", &force,
                    {"",
-                    "also if RAM seems too little (the kernel may then end programs); and also\n"
-                    "if a server does not answer or the area's daemon has died. What cannot be\n"
-                    "had is then lost: programs that touch those pages get SIGBUS. Also takes\n"
-                    "away what a crash has left of an area"});
+                    "also if RAM seems too small (the kernel may then kill programs), if a\n"
+                    "server does not answer, or if the area's daemon has died. Pages that cannot\n"
+                    "be read are then lost: programs that touch them get SIGBUS. Also removes\n"
+                    "the remains of an area after a crash"});
   }
 };
 
@@ -216,11 +217,11 @@ absl::Status CheckServersOf(const std::string& name) {
   }
   if (away.empty()) return absl::OkStatus();
   // Other copies may be behind since an earlier failure, and nobody tells.
-  const char* const what = area->copies == 1 ? "what is swapped out there" : "pages whose only good copy is there";
+  const char* const what = area->copies == 1 ? "the pages swapped out there" : "pages whose only good copy is there";
   return absl::UnavailableError(
       absl::StrCat(name, ": ", absl::StrJoin(away, ", "), away.size() == 1 ? " does" : " do", " not answer: ", what,
-                   " would be lost for good, and programs that touch it get SIGBUS. Wait until it is back; if it will ",
-                   "not be, --force"));
+                   " would be lost for good, and programs that touch them get SIGBUS. Wait for the server, or use ",
+                   "--force if it is gone for good"));
 }
 
 int RunOff(OffFlags& flags, const Invocation& given) {
@@ -234,12 +235,12 @@ int RunOff(OffFlags& flags, const Invocation& given) {
       return ToExitCode(absl::NotFoundError("there is no swap area"), "nram swapoff");
     }
     if (areas.size() != 1) {
-      return ToExitCode(absl::InvalidArgumentError("which? `nram swaps` lists them; or --all"), "nram swapoff");
+      return ToExitCode(absl::InvalidArgumentError("which? `nram swaps` lists them; or use --all"), "nram swapoff");
     }
     words.push_back(areas[0].name);
   }
   const auto on_progress = [](uint64_t left) {
-    fprintf(stderr, "nram swapoff: %s still to be taken back\n", FormatByteSize(left).c_str());
+    fprintf(stderr, "nram swapoff: %s still swapped out\n", FormatByteSize(left).c_str());
   };
   for (const std::string& name : words) {
     absl::Status status = flags.force ? absl::OkStatus() : CheckServersOf(name);
@@ -269,7 +270,7 @@ struct ListFlags {
   void Register(ArgParser* parser) {
     parser->String("pool", &pool, {"POOL", "host:port,... or a host file (default: each area's own)"});
     RegisterTlsDir(parser);
-    parser->Switch("json", &json, {"", "the same in JSON"});
+    parser->Switch("json", &json, {"", "print JSON"});
   }
 };
 
@@ -279,7 +280,7 @@ int RunSwaps(ListFlags& flags, const Invocation&) {
   nlohmann::json out = nlohmann::json::array();
   if (!json && areas.empty()) {
     printf(geteuid() == 0 ? "No swap areas. `nram swapon SIZE` makes one.\n"
-                          : "No swap areas of this user's. Swap is root's: try sudo.\n");
+                          : "No swap areas of this user. Swap needs root: try sudo.\n");
   }
   if (!json && !areas.empty()) {
     printf("%-16s %-12s %10s %10s %10s %10s %8s  %s\n", "NAME", "DEVICE", "SIZE", "USED", "IN POOL", "COLLECTED",
@@ -301,7 +302,7 @@ int RunSwaps(ListFlags& flags, const Invocation&) {
            FormatByteSize(area.size_bytes).c_str(), FormatByteSize(area.used_bytes).c_str(),
            asked ? FormatByteSize(bytes).c_str() : "?", FormatByteSize(area.discarded_bytes).c_str(), area.priority,
            area.active && area.daemon_alive ? "on"
-           : area.busy                      ? "being set up or taken down"
+           : area.busy                      ? "being set up or removed"
            : !area.daemon_alive             ? "its daemon is gone: nram swapoff --force"
                                             : "left by a crash, or swapped off by hand: nram swapoff");
   }
@@ -314,14 +315,15 @@ int RunSwaps(ListFlags& flags, const Invocation&) {
 Command SwaponCommand() {
   return DefineCommand<OnFlags>({"swapon", "swap to the pool", R"(usage: nram swapon SIZE [flags]
 
-Gives this machine a swap area of SIZE in the pool's RAM. All of SIZE is reserved there now,
-once for each copy, so that a page that is swapped out can never be refused; `nram df` shows it
-as reserved. Slots that the kernel frees are discarded, and their memory is free on the servers
-within moments; if this machine dies, is suspended or cut off for longer than its leases live,
-the servers collect everything. If all hosts with a copy of a page are lost, programs that touch
-that page get SIGBUS, the machine goes on. Pages cross the network as they are, not encrypted.
+Gives this machine a swap area of SIZE in the pool's RAM. All of SIZE is reserved there now, once
+for each copy, so that a swapped-out page is never refused; `nram df` shows it as reserved. Slots
+that the kernel frees are discarded, and the servers free their memory within moments. If this
+machine dies, is suspended or is cut off for longer than its leases live, the servers free the
+whole area. If all hosts with a copy of a page are lost, programs that touch that page get SIGBUS;
+the machine continues. Pages are sealed unless --no-seal is given: servers and the network see only
+ciphertext.
 
-A process of its own serves the area, locked in memory. Run `nram doctor` afterwards. Root.
+A separate process, locked in memory, serves the area. Run `nram doctor` afterwards. Needs root.
 
 )",
                                  R"(
@@ -332,11 +334,11 @@ example: nram swapon 8G --copies=2 --priority=10 && nram doctor
 }
 
 Command SwapoffCommand() {
-  return DefineCommand<OffFlags>({"swapoff", "end swapping to the pool", R"(usage: nram swapoff [NAME...] [flags]
+  return DefineCommand<OffFlags>({"swapoff", "remove swap areas on the pool", R"(usage: nram swapoff [NAME...] [flags]
 
-Takes everything that was swapped out back to RAM (which takes its time, and must have room
-there or in other swap, and in the memory cgroups of those whose it is), and removes the area
-whole. Without NAME: the only one that there is.
+Moves all swapped-out pages back to RAM and removes the area. This may take long. The pages need
+room in RAM or in other swap, and in the memory cgroups of their programs. Without NAME, removes
+the only area.
 
 )",
                                   R"(
@@ -348,9 +350,9 @@ example: nram swapoff swap
 Command SwapsCommand() {
   return DefineCommand<ListFlags>({"swaps", "list swap areas", R"(usage: nram swaps [flags]
 
-Lists the swap areas that `nram swapon` made: what the kernel has swapped out to each (USED),
-what the pool holds of it now, in all copies (IN POOL), and what the kernel has freed and the
-pool has collected so far, counted once (COLLECTED).
+Lists the swap areas of `nram swapon`: the bytes that the kernel has swapped out to each (USED),
+the bytes that the pool stores for it now, in all copies (IN POOL), and the bytes that the kernel
+has freed and the servers have collected so far, counted once (COLLECTED).
 
 )",
                                    R"(

@@ -36,9 +36,9 @@ struct TopFlags {
   void Register(ArgParser* parser) {
     parser->String("pool", &pool, kPoolFlag);
     RegisterTlsDir(parser);
-    parser->Integer("interval", 1, 3600, &interval_s, {"SECONDS", "1..3600 between two looks (default 1)"});
-    parser->Switch("once", &once, {"", "look for one interval, print that, and end"});
-    parser->Switch("json", &json, {"", "a line of JSON for each interval, for scripts"});
+    parser->Integer("interval", 1, 3600, &interval_s, {"SECONDS", "1..3600 between two samples (default 1)"});
+    parser->Switch("once", &once, {"", "print one interval and end"});
+    parser->Switch("json", &json, {"", "print a line of JSON for each interval, for scripts"});
   }
 };
 
@@ -57,7 +57,7 @@ std::string FindClients(absl::Span<const PoolMember> members, PoolLook* look) {
   for (const PoolLook::Donor& donor : look->donors) {
     if (donor.answer.ok()) regions += CounterOf(*donor.answer, "regions");
   }
-  if (regions > kRegionsMax) return absl::StrCat("there are ", regions, " regions: see nram regions");
+  if (regions > kRegionsMax) return absl::StrCat("there are ", regions, " regions, too many to show: see nram regions");
   for (size_t i = 0; i < members.size(); ++i) {
     if (!look->donors[i].answer.ok()) continue;
     const auto listed =
@@ -158,7 +158,7 @@ class Screen {
       attroff(how);
     }
     attron(A_DIM);
-    mvaddnstr(LINES - 1, 0, "q: end   arrows, page up, page down: other lines", COLS);
+    mvaddnstr(LINES - 1, 0, "q: quit   arrows, page up, page down: scroll", COLS);
     attroff(A_DIM);
     refresh();
   }
@@ -205,7 +205,7 @@ int RunScreen(const TopFlags& flags, absl::Span<const PoolMember> members) {
   if (terminal == nullptr) {
     const char* const kind = getenv("TERM");
     return ToExitCode(absl::FailedPreconditionError(absl::StrCat("the terminal \"", kind == nullptr ? "" : kind,
-                                                                 "\" ($TERM) is not known here; --once prints lines")),
+                                                                 "\" ($TERM) is unknown here; --once prints lines")),
                       "nram top");
   }
   Screen screen(terminal);
@@ -234,15 +234,15 @@ int Run(TopFlags& flags, const Invocation&) {
 }  // namespace
 
 Command TopCommand() {
-  return DefineCommand<TopFlags>({"top", "watch the pool at work", R"(usage: nram top [flags]
+  return DefineCommand<TopFlags>({"top", "watch the activity of the pool", R"(usage: nram top [flags]
 
-A screen of the pool that is made anew each second: its room; the copies; each donor with its
-state, what is read and written there in a second, and how long it took to answer; this
-machine's swap areas, with the mean time of a request as the kernel measured it; and whose data
-is stored, by door. q ends it.
+Shows the pool on a screen that is updated each second: its room; the copies; each donor with its
+state, its reads and writes per second, and its response time; this machine's swap areas, with the
+mean time of a request as measured by the kernel; and the clients that own the stored data, by
+door (mount, swap or program). q quits.
 
-A client that stores nothing is not listed. Names of clients are those of this user's tenant.
-Prometheus has the same figures, and more of them: docs/watching.md.
+A client that stores nothing is not listed. Only clients of this user's tenant are named.
+Prometheus offers the same figures and more: docs/watching.md.
 
 )",
                                   R"(

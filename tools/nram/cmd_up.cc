@@ -39,23 +39,23 @@ struct UpFlags {
   bool json = false;
 
   void Register(ArgParser* parser) {
-    parser->Integer("servers", 1, 64, &servers, {"N", "1..64, how many (default 2)"});
+    parser->Integer("servers", 1, 64, &servers, {"N", "1..64 memory servers (default 2)"});
     parser->Custom("donate", [this](absl::string_view value) { return ParseDonate(value, &donate); },
                    {"SIZE|auto",
-                    "what each of them may take at most, 64M or more (default 1GiB); auto:\n"
-                    "see nram-memserver --help"});
+                    "ceiling on each server's memory, 64M or more (default 1GiB); auto: see\n"
+                    "nram-memserver --help"});
     parser->Custom("give-back", [this](absl::string_view value) { return ParseGiveBack(value, &give_back); },
                    {"WHAT",
-                    "off, idle or pressure: what they give back when this machine is short of\n"
-                    "memory (default: pressure with --donate=auto, else off; see\n"
+                    "off, idle or pressure: memory that the servers give back when this machine\n"
+                    "is short of memory (default: pressure with --donate=auto, else off; see\n"
                     "nram-memserver --help)"});
     parser->String("spin", &spin,
                    {"WHEN",
-                    "auto, off, on or microseconds: how long servers poll before they sleep\n"
+                    "auto, off, on or microseconds: time that servers poll before they sleep\n"
                     "(default auto)"});
     parser->Switch("pretend-hosts", &pretend_hosts,
-                   {"", "each server counts as a machine of its own, to try copies on one"});
-    parser->Switch("json", &json, {"", "say what was started in JSON"});
+                   {"", "each server counts as a separate machine, to try copies on one machine"});
+    parser->Switch("json", &json, {"", "print the servers in JSON"});
   }
 };
 
@@ -83,8 +83,8 @@ int RunUp(UpFlags& options, const Invocation&) {
            options.donate.c_str());
   }
   printf(
-      "The pool is up; commands find it by themselves, programs through NRAM_POOL=%s\n"
-      "Look at it with `nram df`, end it with `nram down`.\n",
+      "The pool is up. Commands find it by themselves, programs through NRAM_POOL=%s\n"
+      "Show it with `nram df`, end it with `nram down`.\n",
       host_file.c_str());
   return 0;
 }
@@ -95,7 +95,7 @@ int RunDown(NoFlags&, const Invocation&) {
   if (*ended == 0) {
     printf("No local pool was running.\n");
   } else {
-    printf("Ended %d memory server%s; what was stored there is gone.\n", *ended, *ended == 1 ? "" : "s");
+    printf("Ended %d memory server%s; the data stored there is lost.\n", *ended, *ended == 1 ? "" : "s");
   }
   return 0;
 }
@@ -106,14 +106,15 @@ Command UpCommand() {
   return DefineCommand<UpFlags>({"up", "start memory servers on this machine", R"(usage: nram up [flags]
 
 Starts memory servers on this machine and makes them the local pool, which all other
-commands then use. For trying nram out, and for lending this machine's own idle memory to
-its own programs. They listen on Unix sockets alone, and refuse other users (but root). On a
-cluster, run nram-memserver on each node instead and list them in a host file.
+commands then use. Use it to try nram, or to lend this machine's idle memory to its own
+programs. The servers listen only on Unix sockets and refuse other users except root. On a
+cluster, run nram-memserver on each node instead and list the servers in a host file.
 
 )",
                                  R"(
-The pool's files (host file, process ids, logs) are in $NRAM_STATE_DIR, /run/nram for root,
-or $XDG_RUNTIME_DIR/nram, else /tmp/nram-UID; in a directory of this user's own.
+The pool's files (host file, process ids, logs) are in $NRAM_STATE_DIR, else in /run/nram for
+root and in $XDG_RUNTIME_DIR/nram or /tmp/nram-UID for other users. The directory must belong to
+this user.
 
 example: nram up --servers=4 --donate=2GiB
 )"},
@@ -123,9 +124,9 @@ example: nram up --servers=4 --donate=2GiB
 Command DownCommand() {
   return DefineCommand<NoFlags>({"down", "end the servers that `nram up` started", R"(usage: nram down
 
-Ends the local pool: every server that `nram up` started, and its files. What was stored in
-it is gone. Does nothing if there is none. Servers that do not end within 5 seconds are
-killed.
+Ends the local pool: every server that `nram up` started, and its files. The data stored in
+the pool is lost, also that of mounts and swap areas that use it. Does nothing without a local
+pool. Servers that do not end within 5 seconds are killed.
 
 )",
                                  R"(

@@ -33,8 +33,8 @@ struct VersionsFlags {
 
   void Register(ArgParser* parser) {
     pool.Register(parser);
-    parser->Integer("drop", 1, INT64_MAX, &drop, {"N", "drop version N, of a memory that no living program publishes"});
-    parser->Switch("json", &json, {"", "the list in JSON"});
+    parser->Integer("drop", 1, INT64_MAX, &drop, {"N", "drop version N of a publication whose publisher has ended"});
+    parser->Switch("json", &json, {"", "print JSON"});
   }
 };
 
@@ -165,7 +165,7 @@ absl::Status Drop(Pool* pool, const std::string& name, uint64_t number, int64_t 
     held = std::max(held, dropped.held);
   }
   printf("Dropped version %lu of %s; %s are free again%s.\n", number, Printable(name, 1000).c_str(),
-         FormatByteSize(freed).c_str(), held > 0 ? " (somebody still reads it: the rest stays until then)" : "");
+         FormatByteSize(freed).c_str(), held > 0 ? " (the rest is freed when its last reader ends)" : "");
   return absl::OkStatus();
 }
 
@@ -183,7 +183,7 @@ absl::Status Versions(const VersionsFlags& flags, const std::string& name) {
 
 int RunVersions(VersionsFlags& flags, const Invocation& given) {
   if (given.words.size() != 1) {
-    std::cerr << "nram versions: give the name of what is published\nTry 'nram versions --help'.\n";
+    std::cerr << "nram versions: give the name of a publication\nTry 'nram versions --help'.\n";
     return 2;
   }
   return ToExitCode(Versions(flags, given.words[0]), "nram versions");
@@ -196,17 +196,17 @@ Command VersionsCommand() {
                                        R"(usage: nram versions NAME [flags]
 
 Lists the versions that are published under NAME, the oldest first. A version is the whole
-state of a memory at one moment; others read it while its owner goes on.
+state of a memory at one moment; other programs read it while its owner continues.
 
-  OWN       what is kept for it alone: what has changed since, until the next one
-  HOLDS     programs that read it, at the server where they are most
-  KEPT      "until dropped", or as long as its owner lives; where room is short, the oldest
-            versions go first, kept or not
-  MEMBERS   the servers that have sealed it, and how many of them have it still. "gone": too
-            few to read it
+  OWN       memory used by this version alone: pages that changed before the next version
+  HOLDS     programs that read it, at the server with the most of them
+  KEPT      "until dropped", "with owner", or a time after its owner's end. If room is short,
+            the oldest versions are dropped first, kept or not
+  MEMBERS   how many of the servers that sealed the version still have it. "gone": too few of
+            them to read it
 
-Below a version are the arrays that its owner has described, if they are others than those
-of the one before: name, type, dimensions, and the memory and the byte where they begin.
+Below a version are the arrays that its owner has described, if they differ from those of the
+version before: name, type, dimensions, and the mapping and byte at which they begin.
 
 )",
                                        R"(

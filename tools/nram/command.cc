@@ -49,8 +49,8 @@ std::optional<int> ParseOrExit(ArgParser* parser, const std::string& help, Words
 void RegisterTlsDir(ArgParser* parser) {
   parser->Custom("tls-dir", &SetTlsDir,
                  {"DIR",
-                  "certificates (nram keygen), for servers that want some (default:\n"
-                  "$NRAM_TLS_DIR, else /etc/nram/tls); none: without"});
+                  "certificates (nram keygen), for servers that require them (default:\n"
+                  "$NRAM_TLS_DIR, else /etc/nram/tls); none: no certificates"});
 }
 
 absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& flag, const std::string& tls_dir,

@@ -60,7 +60,7 @@ std::string ProgressOf(const CopiesReport& copies) {
   const double all = static_cast<double>(copies.done) + static_cast<double>(copies.left());
   const auto percent = static_cast<int>(100 * static_cast<double>(copies.done) / all);
   return absl::StrCat(percent, " % (", copies.done, " of ", copies.done + copies.left(), "), ",
-                      copies.left_ms == 0 ? "no pace yet" : absl::StrCat("about ", SecondsOf(copies), " s left"));
+                      copies.left_ms == 0 ? "rate unknown yet" : absl::StrCat("about ", SecondsOf(copies), " s left"));
 }
 
 void PrintCopies(const CopiesReport& copies) {
@@ -72,7 +72,7 @@ void PrintCopies(const CopiesReport& copies) {
   printf("  %-30s %llu\n", "repairing", static_cast<unsigned long long>(copies.repairing));
   printf("  %-30s %llu\n", "lost", static_cast<unsigned long long>(copies.lost));
   printf("  %-30s %llu\n", "moving", static_cast<unsigned long long>(copies.moving));
-  printf("  %-30s %llu\n", "copies made anew or moved", static_cast<unsigned long long>(copies.made));
+  printf("  %-30s %llu\n", "copies restored or moved", static_cast<unsigned long long>(copies.made));
   if (copies.left() > 0) printf("  %-30s %s\n", "repair and moves, done", ProgressOf(copies).c_str());
 }
 
@@ -103,24 +103,25 @@ std::string WhoMayGo(const CopiesReport& copies, const CopyHosts& hosts) {
   const uint64_t lacking = copies.degraded + copies.repairing;
   const uint64_t all = copies.in_sync + lacking;
   if (all == 0) return "";
-  const char* const pretended = hosts.pretended ? " (hosts as servers pretend them)" : "";
+  const char* const pretended = hosts.pretended ? " (pretended hosts)" : "";
   if (lacking > 0) {
-    return absl::StrCat(lacking, " of ", all, " spans of several copies lack copies: no host", pretended,
-                        " may go now without risk of loss");
+    return absl::StrCat(lacking, " of ", all, " spans with several copies lack copies: no host", pretended,
+                        " may be switched off now without risk of loss");
   }
-  const std::string whole = absl::StrCat("all spans of several copies have them (", all, " spans): ");
+  const std::string whole = absl::StrCat("all spans with several copies are complete (", all, " spans): ");
   // Clients told it some seconds ago.
   if (hosts.silent > 0) {
     return absl::StrCat(whole, "but ", SilentServers(hosts.silent), " here: no host", pretended,
-                        " may go before it is known why");
+                        " may be switched off before the reason is known");
   }
   if (copies.wanted > 2) {
-    return absl::StrCat(whole, copies.wanted - 1, " hosts", pretended, " may go at any time, and ", copies.wanted,
-                        " at once may lose data; what has one copy is lost with its server");
+    return absl::StrCat(whole, copies.wanted - 1, " hosts", pretended, " may fail at any time, but the loss of ",
+                        copies.wanted, " at once may lose data; data with one copy is lost with its server");
   }
   return absl::StrCat(whole, hosts.rooms.size() == 2 ? "one of the two hosts" : "one host", pretended,
-                      " may go at any time, ", hosts.rooms.size() == 2 ? "not both" : "and two at once may lose data",
-                      "; what has one copy is lost with its server");
+                      " may fail at any time, ",
+                      hosts.rooms.size() == 2 ? "but not both" : "but the loss of two at once may lose data",
+                      "; data with one copy is lost with its server");
 }
 
 std::string WhyDegraded(const CopiesReport& copies, const CopyHosts& hosts) {
@@ -136,27 +137,27 @@ std::string WhyDegraded(const CopiesReport& copies, const CopyHosts& hosts) {
   if (hosts.silent > 0) reasons.push_back(SilentServers(hosts.silent));
   if (hosts.asking > 0) {
     reasons.push_back(absl::StrCat(hosts.asking, hosts.asking == 1 ? " server asks" : " servers ask",
-                                   " for memory back: the donor needs it, and no copy goes there"));
+                                   " for memory back: the donor needs it, so no copy is placed there"));
   }
   if (copies.degraded == 0) {
     reasons.push_back("the copies are being made");
   } else if (taking < 2) {
     reasons.push_back(taking == 0
-                          ? "too few hosts: none takes new pages"
-                          : "too few hosts: only one takes new pages, and spans with a copy there get no other");
+                          ? "too few hosts: none accepts new pages"
+                          : "too few hosts: only one accepts new pages, and spans with a copy there get no other");
   } else if (with_room < 2) {
     reasons.push_back(with_room == 0 ? "no room: all hosts are full"
                                      : "no room: all hosts but one are full, and spans with a copy there get no other");
   } else if (free_bytes < need_bytes) {
-    reasons.push_back(absl::StrCat("perhaps too little room: new copies take up to ", FormatByteSize(need_bytes),
+    reasons.push_back(absl::StrCat("perhaps too little room: new copies need up to ", FormatByteSize(need_bytes),
                                    ", and ", FormatByteSize(free_bytes), " are free"));
   } else if (hosts.silent == 0 && hosts.asking == 0) {
     reasons.push_back(
-        "a server was away or has begun anew, and clients make the copies again; if it stays so, the hosts without a "
-        "copy may lack room, or clients do not reach them");
+        "a server was away or has restarted, and clients restore the copies; if this lasts, the hosts without a copy "
+        "may lack room, or clients do not reach them");
   }
   if (copies.left_ms > 0) {
-    reasons.push_back(absl::StrCat("about ", SecondsOf(copies), " s until all copies are there"));
+    reasons.push_back(absl::StrCat("about ", SecondsOf(copies), " s until all copies are restored"));
   }
   return absl::StrJoin(reasons, "; ");
 }

@@ -52,7 +52,7 @@ TEST(SumOfCopiesTest, EachClientCountsOnceAsItsLatestReport) {
 
 TEST(ProgressOfTest, HowFarAndHowLong) {
   EXPECT_EQ(ProgressOf({.in_sync = 9, .made = 4, .wanted = 2}), "");
-  EXPECT_EQ(ProgressOf({.in_sync = 9, .degraded = 3, .wanted = 2}), "0 % (0 of 3), no pace yet");
+  EXPECT_EQ(ProgressOf({.in_sync = 9, .degraded = 3, .wanted = 2}), "0 % (0 of 3), rate unknown yet");
   EXPECT_EQ(ProgressOf({.degraded = 1, .repairing = 2, .moving = 3, .made = 90, .left_ms = 1001, .done = 9}),
             "60 % (9 of 15), about 2 s left");
 }
@@ -77,24 +77,24 @@ TEST(CopyHostsTest, ServersOfAHostShareItAndDrainingOnesHaveNoRoom) {
 TEST(WhoMayGoTest, OneHostIfAllSpansHaveTheirCopies) {
   const CopiesReport whole{.in_sync = 12, .moving = 3};
   EXPECT_EQ(WhoMayGo(whole, Hosts(3)),
-            "all spans of several copies have them (12 spans): one host may go at any time, and two at once may lose "
-            "data; what has one copy is lost with its server");
-  EXPECT_THAT(WhoMayGo(whole, Hosts(2)), HasSubstr("one of the two hosts may go at any time, not both;"));
+            "all spans with several copies are complete (12 spans): one host may fail at any time, but the loss of two "
+            "at once may lose data; data with one copy is lost with its server");
+  EXPECT_THAT(WhoMayGo(whole, Hosts(2)), HasSubstr("one of the two hosts may fail at any time, but not both;"));
   EXPECT_EQ(WhoMayGo({.in_sync = 12, .wanted = 2}, Hosts(3)), WhoMayGo(whole, Hosts(3)));
   EXPECT_THAT(WhoMayGo({.in_sync = 12, .wanted = 4}, Hosts(5)),
-              HasSubstr("3 hosts may go at any time, and 4 at once may lose data;"));
+              HasSubstr("3 hosts may fail at any time, but the loss of 4 at once may lose data;"));
   CopyHosts pretended = Hosts(3);
   pretended.pretended = true;
-  EXPECT_THAT(WhoMayGo(whole, pretended), HasSubstr("one host (hosts as servers pretend them) may go"));
+  EXPECT_THAT(WhoMayGo(whole, pretended), HasSubstr("one host (pretended hosts) may fail"));
   // The clients' reports from before the server went.
   CopyHosts silent = Hosts(2);
   silent.silent = 1;
-  EXPECT_THAT(WhoMayGo(whole, silent), HasSubstr("1 server does not answer here: no host may go"));
+  EXPECT_THAT(WhoMayGo(whole, silent), HasSubstr("1 server does not answer here: no host may be switched off"));
 }
 
 TEST(WhoMayGoTest, NoneIfASpanLacksACopy) {
   EXPECT_EQ(WhoMayGo({.in_sync = 7, .degraded = 2, .repairing = 1}, Hosts(3)),
-            "3 of 10 spans of several copies lack copies: no host may go now without risk of loss");
+            "3 of 10 spans with several copies lack copies: no host may be switched off now without risk of loss");
   EXPECT_THAT(WhoMayGo({.repairing = 1}, Hosts(3)), HasSubstr("1 of 1 spans"));
 }
 
@@ -105,28 +105,29 @@ TEST(WhoMayGoTest, NothingIsSaidIfNothingHasCopies) {
 
 TEST(WhyDegradedTest, HostsAndRoomAndSilence) {
   const CopiesReport lacking{.in_sync = 7, .degraded = 2};
-  EXPECT_THAT(WhyDegraded(lacking, Hosts(0)), HasSubstr("none takes new pages"));
-  EXPECT_THAT(WhyDegraded(lacking, Hosts(1)), HasSubstr("too few hosts: only one takes new pages"));
+  EXPECT_THAT(WhyDegraded(lacking, Hosts(0)), HasSubstr("none accepts new pages"));
+  EXPECT_THAT(WhyDegraded(lacking, Hosts(1)), HasSubstr("too few hosts: only one accepts new pages"));
   CopyHosts hosts = Hosts(3);
-  EXPECT_THAT(WhyDegraded(lacking, hosts), HasSubstr("was away or has begun anew"));
+  EXPECT_THAT(WhyDegraded(lacking, hosts), HasSubstr("was away or has restarted"));
   hosts.silent = 2;
   EXPECT_EQ(WhyDegraded(lacking, hosts), "2 servers do not answer");
   ServerStatistics busy = Server("host0", kGiB);
   busy.capacity.asked_back_bytes = kMiB;
   hosts = HostsOf({busy, Server("host1", kGiB)});
-  EXPECT_EQ(WhyDegraded(lacking, hosts), "1 server asks for memory back: the donor needs it, and no copy goes there");
+  EXPECT_EQ(WhyDegraded(lacking, hosts),
+            "1 server asks for memory back: the donor needs it, so no copy is placed there");
   hosts = Hosts(2);
   hosts.rooms["host0"].free_bytes = 0;
   EXPECT_THAT(WhyDegraded(lacking, hosts), HasSubstr("no room: all hosts but one are full"));
   hosts.rooms["host1"].free_bytes = kSpanBytes - 1;
   EXPECT_THAT(WhyDegraded(lacking, hosts), HasSubstr("no room: all hosts are full"));
   hosts = Hosts(2);
-  EXPECT_THAT(WhyDegraded({.degraded = 4096}, hosts), HasSubstr("take up to 4.00 GiB, and 2.00 GiB are free"));
+  EXPECT_THAT(WhyDegraded({.degraded = 4096}, hosts), HasSubstr("need up to 4.00 GiB, and 2.00 GiB are free"));
 }
 
 TEST(WhyDegradedTest, HowLongIfClientsKnow) {
   const std::string why = WhyDegraded({.repairing = 2, .left_ms = 1001}, Hosts(1));
-  EXPECT_EQ(why, "the copies are being made; about 2 s until all copies are there");
+  EXPECT_EQ(why, "the copies are being made; about 2 s until all copies are restored");
   EXPECT_THAT(WhyDegraded({.repairing = 2}, Hosts(1)), Not(HasSubstr("about")));
 }
 

@@ -68,7 +68,7 @@ absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOpt
   if (!options.tcp) words.push_back("--listen=none");
   if (!has_socket && !options.tcp) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the path ", options.directory, " is too long for sockets: give a shorter NRAM_STATE_DIR"));
+        absl::StrCat("the path ", options.directory, " is too long for sockets: set a shorter NRAM_STATE_DIR"));
   }
   if (options.pretend_hosts) words.push_back(absl::StrCat("--pretend-host=pretended-", number));
   words.insert(words.end(), options.server_flags.begin(), options.server_flags.end());
@@ -111,7 +111,7 @@ absl::Status AwaitReady(const LocalPoolOptions& options, int64_t deadline_ns, Lo
     return absl::UnavailableError(absl::StrCat("memory server ", server->number, " did not start:\n", LogTail(log)));
   }
   if (!in_time) {
-    return absl::DeadlineExceededError(absl::StrCat("memory server ", server->number, " does not come up; see ", log));
+    return absl::DeadlineExceededError(absl::StrCat("memory server ", server->number, " is not ready; see ", log));
   }
   const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   server->control_port = json.value("control_port", 0);
@@ -169,10 +169,10 @@ absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& 
   UniqueFd lock(open((options.directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!lock.valid()) return ErrnoStatus(errno, absl::StrCat("create ", options.directory, "/lock"));
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    return absl::AlreadyExistsError(absl::StrCat("another nram up or down is at work in ", options.directory));
+    return absl::AlreadyExistsError(absl::StrCat("another nram up or down is working in ", options.directory));
   }
   if (const auto running = FindLocalPool(options.directory); !running.empty()) {
-    return absl::AlreadyExistsError(absl::StrCat("a local pool of ", running.size(), " servers runs already (",
+    return absl::AlreadyExistsError(absl::StrCat("a local pool of ", running.size(), " servers is already running (",
                                                  options.directory, "/pool); `nram down` ends it"));
   }
   const int64_t deadline_ns = DeadlineAfterMs(options.timeout_ms);
@@ -207,7 +207,7 @@ absl::StatusOr<int> StopLocalPool(const std::string& directory, int64_t timeout_
   UniqueFd lock(open((directory + "/lock").c_str(), O_RDWR | O_CLOEXEC));
   if (!lock.valid()) return 0;
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat("another nram up or down is at work in ", directory));
+    return absl::FailedPreconditionError(absl::StrCat("another nram up or down is working in ", directory));
   }
   const std::vector<LocalServer> servers = FindLocalPool(directory);
   End(servers, timeout_ms);

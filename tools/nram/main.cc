@@ -17,15 +17,15 @@ namespace {
 
 void PrintHelp() {
   std::cout << "usage: nram COMMAND [flags]\n\n"
-               "Network RAM: pools the idle memory of machines and gives it back.\n\n";
+               "Network RAM: pools the idle memory of machines and gives it back when they need it.\n\n";
   for (const Command& command : Commands()) {
     printf("  %-12s %s\n", command.name.c_str(), command.summary.c_str());
   }
   std::cout << std::flush;
   printf(
-      "\n`nram COMMAND --help` explains one. The pool is --pool=host:port,..., --pool=HOSTFILE, --pool=dns:NAME[:PORT] "
-      "or\n--pool=etcd:HOST[:PORT],.../NAME, else $NRAM_POOL, else the local pool that `nram up` started, else\n"
-      "/etc/nram/pool.\n"
+      "\n`nram COMMAND --help` explains a command. The pool is --pool=host:port,..., --pool=HOSTFILE,\n"
+      "--pool=dns:NAME[:PORT] or --pool=etcd:HOST[:PORT],.../NAME, else $NRAM_POOL, else the local pool of\n"
+      "`nram up`, else /etc/nram/pool.\n"
       "\nexample: nram up --servers=2 --donate=1GiB && nram df && nram down\n");
 }
 

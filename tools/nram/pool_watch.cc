@@ -142,7 +142,7 @@ void AddDonors(const PoolView& view, std::vector<WatchLine>* lines) {
 void AddClients(const PoolView& view, std::vector<WatchLine>* lines) {
   lines->push_back({""});
   if (!view.clients_missing.empty()) {
-    lines->push_back({absl::StrCat("clients: not known, ", view.clients_missing), WatchLine::Tone::kCare});
+    lines->push_back({absl::StrCat("clients: unknown, ", view.clients_missing), WatchLine::Tone::kCare});
     return;
   }
   lines->push_back(
@@ -266,7 +266,7 @@ std::vector<WatchLine> ToLines(const PoolView& view) {
                    view.silent == 0 ? WatchLine::Tone::kTitle : WatchLine::Tone::kBad});
   if (!(view.copies == CopiesReport())) {
     const std::string progress = ProgressOf(view.copies);
-    lines.push_back({absl::StrFormat("spans of several copies: %d in sync, %d degraded, %d repairing, %d lost%s%s",
+    lines.push_back({absl::StrFormat("spans with several copies: %d in sync, %d degraded, %d repairing, %d lost%s%s",
                                      view.copies.in_sync, view.copies.degraded, view.copies.repairing, view.copies.lost,
                                      progress.empty() ? "" : "; done ", progress),
                      view.copies.lost > 0        ? WatchLine::Tone::kBad

@@ -106,7 +106,7 @@ TEST(PoolWatchTest, ClientsAreSummedByDoor) {
   EXPECT_FALSE(json.contains("clients_missing"));
   EXPECT_THAT(Text(view), HasSubstr("-1.00 MiB/s"));
   now.clients_missing = "too many regions";
-  EXPECT_THAT(Text(Compare(before, now)), HasSubstr("not known, too many regions"));
+  EXPECT_THAT(Text(Compare(before, now)), HasSubstr("unknown, too many regions"));
 }
 
 TEST(PoolWatchTest, DevicesHaveTheMeanTimeOfARequest) {

@@ -14,7 +14,7 @@ void NamedPoolFlags::Register(ArgParser* parser) {
   parser->String("pool", &pool, kPoolFlag);
   RegisterTlsDir(parser);
   parser->String("key-file", &key_file,
-                 {"FILE", "of sealed pages, the file that they were made with (default:\n$NRAM_KEY_FILE)"});
+                 {"FILE", "the key file with which sealed pages were made (default:\n$NRAM_KEY_FILE)"});
 }
 
 absl::StatusOr<std::unique_ptr<Pool>> OpenNamedPool(const NamedPoolFlags& flags) {
@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<Pool>> OpenNamedPool(const NamedPoolFlags& flags)
 absl::StatusOr<std::unique_ptr<Publication>> FindPublication(Pool* pool, const std::string& name, AttachMode mode) {
   absl::StatusOr<std::unique_ptr<Publication>> found = Publication::Attach(pool, name, mode);
   if (!absl::IsNotFound(found.status())) return found;
-  return absl::NotFoundError(absl::StrCat("nothing is published by the name \"", name, "\" in this pool"));
+  return absl::NotFoundError(absl::StrCat("nothing is published under the name \"", name, "\" in this pool"));
 }
 
 }  // namespace nram

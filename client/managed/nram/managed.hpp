@@ -237,7 +237,7 @@ class managed<T, 1> {
         Destroy(static_cast<T*>(data), place_.count);
         nram_managed_release(place_.m, &guard);
       } else if (errno != ENOTSUP) {  // in a child of fork() it is the parent's
-        std::fprintf(stderr, "nram: a managed object goes without its destructor: %s\n", nram_managed_error());
+        std::fprintf(stderr, "nram: a managed object is freed without its destructor: %s\n", nram_managed_error());
       }
     }
     nram_managed_delete(place_.m, &place_.object);
