@@ -1,4 +1,4 @@
-"""What the tests have in common; they run on a real pool: $NRAM_POOL, else the pool of `nram up`."""
+"""Common parts of the tests, which run on a real pool: $NRAM_POOL, else the pool of `nram up`."""
 
 import faulthandler
 import os
@@ -47,7 +47,7 @@ class NramTest(unittest.TestCase):
         self.assertTrue(caught.exception.strerror)
 
     def assert_child(self, status, function):
-        """Runs function in a child after fork(); `status` as os.waitpid has it."""
+        """Runs function in a child after fork(); `status` is os.waitpid's."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # "multi-threaded, fork() may deadlock"
             child = os.fork()

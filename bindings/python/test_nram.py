@@ -238,8 +238,8 @@ class Errors(NramTest):
         self.assertRegex(done.stderr, "ImportError: .*/nowhere/libnram-core.so.0.*NRAM_LIBRARY")
 
     def test_header(self):
-        """What is declared in Python is what the header declares."""
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "memory", "nram.h")
+        """Python declares the same as the header."""
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "client", "memory", "nram.h")
         if not os.path.exists(path):
             self.skipTest(f"NOT TESTED: there is no {path}")
         with open(path) as file:
@@ -267,7 +267,7 @@ class Errors(NramTest):
 
 
 class Views(NramTest):
-    """Nothing is unmapped under a view. What goes wrong here ends the program with SIGSEGV."""
+    """Nothing is unmapped under a view. A fault here ends the program with SIGSEGV."""
 
     def check_guarded(self, take):
         memory = nram.Memory(budget=BUDGET)
@@ -342,7 +342,7 @@ class Views(NramTest):
             self.assertEqual(memory.stats()["mapped_bytes"], 0)
 
     def test_garbage_that_looks_at_itself(self):
-        """The collector calls destructors of a cycle in any order; theirs and ours."""
+        """The collector calls the destructors of a cycle in any order."""
         seen = []
 
         class Cycle:

@@ -73,14 +73,14 @@ class Versions(NramTest):
             found = seen.arrays[name]
             self.assertEqual((found.shape, found.dtype, found.flags.writeable), ((4, 5), u.dtype, False))
             self.assertTrue((found == numpy.arange(20).reshape(4, 5)).all())
-            # The mapping and its pool stay as long as the array.
+            # The mapping and its pool live as long as the array.
             with nram.Memory(budget=BUDGET) as third:
                 kept = third.observe(name).arrays[name]
             gc.collect()
             self.assertEqual((kept[3, 4], third.closed), (19, False))
             del kept
             self.assertTrue(third.closed)
-            # An array stands for its mapping, and may be another one of it.
+            # An array stands for its mapping, and need not be the first one.
             memory.publish([written.array("i4", 7)])
             self.assertEqual(seen.next(timeout=60), 3)
             self.assertEqual((seen.arrays[name].shape, seen.arrays[name].dtype), ((7,), numpy.dtype("i4")))
@@ -100,7 +100,7 @@ class Versions(NramTest):
                 "flags": second.array("?", 5),
                 "count": second.array("u2", (), offset=64),
                 "cube": first.array("i1", (2, 3, 4), offset=8192)[1],
-                "empty": second.array("u8", (0, 3)),  # it is nowhere: the first mapping shows it
+                "empty": second.array("u8", (0, 3)),  # it has no place: the first mapping shows it
             }
             for i, array in enumerate(arrays.values()):
                 array[...] = numpy.arange(array.size).reshape(array.shape) + i

@@ -1,4 +1,4 @@
-/* An array four times as large as the local memory that it may use: written, summed, updated, checked. */
+/* An array four times as large as its local memory: written, summed, updated, checked. */
 
 #include <nram.h>
 #include <stdint.h>
@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
   const uint64_t count = bytes / sizeof(uint64_t);
   uint64_t* numbers = nram_mmap(memory, bytes, NULL, 0);
   ExampleCheck(numbers != NULL, "nram_mmap");
-  /* A hint only: everything works without it. */
+  /* Only a hint: the program works without it. */
   ExampleCheck(nram_advise(memory, numbers, bytes, NRAM_SEQUENTIAL) == 0, "nram_advise");
 
   struct example_phase phase = ExampleBegin(memory);
@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
 
   phase = ExampleBegin(memory);
   for (uint64_t i = 0; i < count; ++i) numbers[i] = 3 * numbers[i] + i;
-  ExampleCheck(nram_flush(memory, numbers, bytes) == 0, "nram_flush"); /* now the servers have all of it */
+  ExampleCheck(nram_flush(memory, numbers, bytes) == 0, "nram_flush"); /* the servers have all of it now */
   ExampleEnd(&phase, "updated and flushed:", count, "numbers", bytes);
 
   phase = ExampleBegin(memory);

@@ -1,4 +1,4 @@
-// The containers of C++ in nram memory: a std::vector with an allocator, and a std::pmr::unordered_map with strings.
+// Containers of C++ in nram memory: a std::vector with an allocator, and a std::pmr::unordered_map with strings.
 
 #include <algorithm>
 #include <cstdint>
@@ -29,7 +29,7 @@ some 80 characters, all of it in nram memory, and looks some up in random order.
   --pool=POOL     default: $NRAM_POOL, else the pool of `nram up`
 )";
 
-// Returns how much is wrong.
+// Returns the number of wrong elements.
 uint64_t SortVector(nram::memory::Memory& memory, uint64_t count) {
   const double bytes = static_cast<double>(count * sizeof(uint64_t));
   std::vector<uint64_t, nram::memory::Allocator<uint64_t>> numbers(memory);
@@ -56,7 +56,7 @@ uint64_t SortVector(nram::memory::Memory& memory, uint64_t count) {
   return wrong + (sum_before != sum_after);
 }
 
-// Longer than what a string keeps in itself, different for each entry.
+// Makes a text that is different for each entry, and too long for a string's own buffer.
 void AppendText(uint64_t i, std::pmr::string* text) {
   const std::string number = std::to_string(i);
   while (text->size() < 80) text->append("entry ").append(number).append("; ");
@@ -64,7 +64,7 @@ void AppendText(uint64_t i, std::pmr::string* text) {
 
 uint64_t UseMap(nram::memory::Memory& memory, uint64_t entries, uint64_t lookups) {
   nram::memory::MemoryResource resource(memory);
-  // The strings get the map's resource by themselves.
+  // The map passes its resource on to the strings.
   std::pmr::unordered_map<uint64_t, std::pmr::string> map(&resource);
 
   example_phase phase = ExampleBegin(memory.get());
@@ -81,7 +81,7 @@ uint64_t UseMap(nram::memory::Memory& memory, uint64_t entries, uint64_t lookups
   uint64_t wrong = map.size() != entries;
   bytes = 0;
   for (uint64_t n = 0; n < lookups; ++n) {
-    const uint64_t i = random() % (entries + entries / 8 + 1);  // some are not there
+    const uint64_t i = random() % (entries + entries / 8 + 1);  // some are missing
     const auto found = map.find(i);
     if ((found != map.end()) != (i < entries)) ++wrong;
     if (found == map.end()) continue;

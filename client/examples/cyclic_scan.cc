@@ -1,5 +1,5 @@
-// Goes over objects round after round, of which only a part fits the budget: what the next round needs is fetched
-// ahead, and a round of reading writes nothing back.
+// Goes over objects round after round, of which only a part fits the budget: nram fetches the next objects ahead, and a
+// round of reading writes nothing back.
 
 #include <chrono>
 #include <cstdint>
@@ -57,7 +57,7 @@ int Run(int argc, char** argv) {
   std::vector<nram::managed<uint64_t>> objects;
   for (uint64_t i = 0; i < mib * 1024 / object_kib; ++i) objects.emplace_back(memory, count, i);
   const uint64_t numbers = objects.size() * count;
-  const uint64_t first_sum = Sum(objects);  // what the objects have been made of is written back now
+  const uint64_t first_sum = Sum(objects);  // the new objects are written back now
   for (uint64_t round = 1; round <= rounds; ++round) {
     const nram_managed_stats before = memory.stats();
     const auto began = std::chrono::steady_clock::now();

@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_EXAMPLES_EXAMPLE_H_
 #define NRAM_CLIENT_EXAMPLES_EXAMPLE_H_
 
-/* What the examples share: options, a clock, a report. Nothing of nram's API hides here. C11 and C++. */
+/* Code that the examples share: options, a clock, a report, and nothing of nram's API. C11 and C++. */
 
 #include <inttypes.h>
 #include <nram.h>
@@ -20,8 +20,8 @@ struct example_option {
 };
 
 /*
- * Sets the options from the command line and returns what --pool= says, or NULL. Prints `help` for --help, and ends the
- * program with 2 for what it does not know.
+ * Sets the options from the command line and returns the value of --pool=, or NULL. Prints `help` for --help, and ends
+ * the program with 2 for unknown options and wrong values.
  */
 static inline const char* ExampleParse(int argc, char** argv, const char* help, const struct example_option* options,
                                        int count) {
@@ -56,7 +56,7 @@ static inline const char* ExampleParse(int argc, char** argv, const char* help, 
   return pool;
 }
 
-/* Ends the program if `ok` is false: the call before it failed. */
+/* Ends the program with nram_error() if `ok` is false: the call before it failed. */
 static inline void ExampleCheck(int ok, const char* what) {
   if (ok) return;
   fprintf(stderr, "%s: %s\n", what, nram_error());
@@ -86,7 +86,9 @@ static inline struct example_phase ExampleBegin(nram_t* memory) {
   return phase;
 }
 
-/* Prints one line, such as "summed: 1000 numbers, ...", and returns the seconds. `bytes`: what the program worked on.
+/*
+ * Prints one line, such as "summed: 1000 numbers, ...", and returns the seconds. `bytes`: the size of the program's
+ * work.
  */
 static inline double ExampleEnd(const struct example_phase* phase, const char* what, uint64_t count, const char* things,
                                 double bytes) {

@@ -1,5 +1,5 @@
-// A hash table with open addressing in nram memory, and how prefetching hides the wait for servers when the program
-// knows early what it will look up.
+// A hash table with open addressing in nram memory. Prefetching hides the wait for servers when the program knows its
+// next lookups early.
 
 #include <cstdint>
 #include <cstdio>
@@ -32,7 +32,7 @@ uint64_t Mix(uint64_t x) {
 
 uint64_t Key(uint64_t i) { return Mix(i + 1); }
 
-// Sixteen fit a page, so none lies on two.
+// A page has room for sixteen, so no record lies on two pages.
 struct Record {
   uint64_t key;  // 0: free
   uint64_t values[31];
@@ -42,16 +42,16 @@ static_assert(sizeof(Record) == 256);
 class HashTable {
  public:
   HashTable(nram::memory::Memory& memory, uint64_t keys_max) : records_(memory, Slots(keys_max)) {
-    records_.Advise(NRAM_RANDOM);  // neighbours are strangers
+    records_.Advise(NRAM_RANDOM);  // neighbours are not used together
   }
 
-  // The record of the key, or the free one where it belongs.
+  // The record of the key, or the free record for it.
   Record& Find(uint64_t key) const {
     uint64_t slot = Slot(key);
     while (records_[slot].key != 0 && records_[slot].key != key) slot = (slot + 1) & (records_.size() - 1);
     return records_[slot];
   }
-  // Starts fetching where Find() will look first.
+  // Begins to fetch the record that Find() looks at first.
   void Prefetch(uint64_t key) const { records_.Prefetch(Slot(key), 1); }
   uint64_t bytes() const { return records_.size_bytes(); }
 
@@ -79,7 +79,7 @@ bool IsRight(const Record& record, uint64_t key, bool present) {
   return true;
 }
 
-// Returns how many were wrong.
+// Returns the number of wrong lookups.
 uint64_t Lookup(const HashTable& table, uint64_t keys, uint64_t lookups, uint64_t ahead, uint64_t seed) {
   const auto is_present = [](uint64_t n) { return n % 8 != 7; };
   const auto key_of = [&](uint64_t n) {

@@ -42,14 +42,14 @@ using nram::memory::Description;
 using nram::memory::Memory;
 using nram::memory::Observer;
 
-// In this order, everywhere: the sum is compared to the last bit.
+// Adds in this order in every program: the sums are compared to the last bit.
 double Sum(const double* u, uint64_t n) {
   double sum = 0;
   for (uint64_t i = 0; i < n * n; ++i) sum += u[i];
   return sum;
 }
 
-// Gauss and Seidel's: in place.
+// A step of Gauss and Seidel, in place.
 void Step(double* u, uint64_t n) {
   for (uint64_t i = 1; i + 1 < n; ++i) {
     for (uint64_t j = 1; j + 1 < n; ++j) {
@@ -58,7 +58,7 @@ void Step(double* u, uint64_t n) {
   }
 }
 
-// All that is published lies in one arena: the plate, and what observers want to know beside it.
+// One arena holds all published arrays: the plate, its sum, and the number of steps.
 void Solve(Memory& memory, uint64_t n, uint64_t steps, uint64_t every) {
   Arena arena(memory, n * n * sizeof(double) + 4096, "heat");
   std::pmr::vector<double> u(n * n, 0.0, &arena);
@@ -77,7 +77,7 @@ void Solve(Memory& memory, uint64_t n, uint64_t steps, uint64_t every) {
   }
   ExampleEnd(&phase, "solved", steps, "steps", static_cast<double>(steps * n * n * sizeof(double)));
   if (!arena.AwaitPublished(0, 60'000)) throw std::runtime_error("the last version takes too long");
-  // With the solver goes its plate: it stays until standard input ends.
+  // The plate ends with the solver, which therefore waits for the end of standard input.
   puts("published");
   fflush(stdout);
   for (int c = getchar(); c != EOF; c = getchar()) {
@@ -119,7 +119,7 @@ void Watch(Memory& memory, bool plots) {
     const auto last = static_cast<uint64_t>(seen.Find<int64_t>("steps")());
     if (u.dimensions() != 2 || u.extent(0) != u.extent(1)) throw std::runtime_error("the plate is not square");
     const uint64_t n = u.extent(0);
-    // Fortran's plate lies as this one does: its rows are what C calls columns.
+    // Fortran's plate has the same bytes: its rows are C's columns.
     if (Sum(u.data(), n) != sum) throw std::runtime_error("this is no state that the solver has published");
     if (plots) Draw(u.data(), n);
     printf("version %llu: step %llu of %llu, mean %.6f, as the solver says\n", static_cast<unsigned long long>(version),

@@ -1,5 +1,5 @@
-// Multiplies matrices that do not fit the budget, tile by tile. A tile lies in one piece, so that it comes in few large
-// requests, and the next two are on their way while two are multiplied.
+// Multiplies matrices that do not fit the budget, tile by tile. A tile is contiguous, so that it takes few large
+// requests, and the next two tiles are fetched while two are multiplied.
 
 #include <algorithm>
 #include <chrono>
@@ -40,7 +40,7 @@ class Matrix {
   // In plain memory.
   Matrix(uint64_t n, uint64_t tile) : tile_(tile), tiles_(n / tile), plain_(n * n), first_(plain_.data()) {}
 
-  // Row after row.
+  // The tile's entries, row after row.
   double* Tile(uint64_t i, uint64_t j) const { return first_ + First(i, j); }
   void PrefetchTile(uint64_t i, uint64_t j) const {
     if (!entries_.empty()) entries_.Prefetch(First(i, j), tile_ * tile_);
@@ -86,7 +86,7 @@ void MultiplyTiles(const double* a, const double* b, double* __restrict c, uint6
   }
 }
 
-// Returns how many pairs of tiles it has multiplied when it is done, or at `deadline`.
+// Returns the number of pairs of tiles that it has multiplied when it is done, or at `deadline`.
 uint64_t Multiply(const Matrix& a, const Matrix& b, const Matrix& c, Clock::time_point deadline) {
   const uint64_t t = c.tile();
   const uint64_t tiles = c.tiles();
@@ -106,7 +106,7 @@ uint64_t Multiply(const Matrix& a, const Matrix& b, const Matrix& c, Clock::time
   return steps;
 }
 
-// For so long, again and again, or once if `seconds` is 0. Returns how many pairs of tiles it has multiplied.
+// Multiplies again and again for `seconds`, or once if that is 0. Returns the number of multiplied pairs of tiles.
 uint64_t MultiplyFor(const Matrix& a, const Matrix& b, const Matrix& c, uint64_t seconds) {
   const Clock::time_point deadline =
       seconds == 0 ? Clock::time_point::max() : Clock::now() + std::chrono::seconds(seconds);

@@ -1,5 +1,5 @@
-// Transposes a matrix in place that does not fit the budget: rows are managed objects, and two blocks of rows are
-// adhered to at a time.
+// Transposes in place a matrix that does not fit the budget: rows are managed objects, and the program adheres to two
+// blocks of rows at a time.
 
 #include <algorithm>
 #include <cstdint>
@@ -27,14 +27,14 @@ using Rows = std::vector<nram::adhere<double>>;
 
 double Entry(uint64_t row, uint64_t column) { return static_cast<double>(row << 20 | column); }
 
-// All of a block of rows, which the budget has room for.
+// Adheres to all rows of a block, for which the budget has room.
 Rows Adhere(Matrix& matrix, uint64_t begin, uint64_t end) {
   Rows rows;
   for (uint64_t i = begin; i < end; ++i) rows.emplace_back(matrix[i]);
   return rows;
 }
 
-// Exchanges what lies in these rows with what lies in those columns.
+// Exchanges the entries of these rows with those of these columns.
 void SwapBlocks(const Rows& upper, uint64_t upper_begin, const Rows& lower, uint64_t lower_begin) {
   for (uint64_t i = 0; i < upper.size(); ++i) {
     for (uint64_t j = 0; j < lower.size(); ++j) {
@@ -63,8 +63,7 @@ int Run(int argc, char** argv) {
   managed_options.budget_bytes = budget_mib << 20;
   nram::managed_memory memory(pool, managed_options);
 
-  // Two blocks of rows are held, and a third is on its way, to the pool or from it. Small rows share 64 KiB with
-  // others.
+  // Guards hold two blocks of rows, and a third is on its way to or from the pool. Small rows share blocks of 64 KiB.
   const uint64_t row_bytes = (n * sizeof(double) + 4095) / 4096 * 4096;
   const uint64_t third = (budget_mib << 20) / 3 - (2 << 16);
   const uint64_t block = std::min<uint64_t>(n, third / row_bytes);

@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_MEMORY_NRAM_HPP_
 #define NRAM_CLIENT_MEMORY_NRAM_HPP_
 
-// nram.h for C++17 and later: handles that close themselves, exceptions, arrays, and allocators for containers. Nothing
-// here does more than nram.h, whose promises hold; header only.
+// nram.h for C++17 and later: handles that close themselves, exceptions, arrays, and allocators for containers. Header
+// only. The promises, limits and forbidden calls of nram.h hold here too.
 //
 //   nram::memory::Memory memory;                               // the pool and the budget from the environment
 //   nram::memory::Array<double> numbers(memory, 1ull << 33);   // 64 GiB of zeros
@@ -10,7 +10,7 @@
 //   nram::memory::MemoryResource resource(memory);
 //   std::pmr::unordered_map<int, std::pmr::string> map(&resource);
 //
-// The versions that a program publishes and others observe:
+// A program publishes versions, and others observe them:
 //
 //   nram::memory::Array<double> field(memory, n * m, "field");
 //   field.Publish(nram::memory::Description().Add("u", field.data(), {n, m}));
@@ -22,17 +22,17 @@
 //
 // An Arena is a mapping to allocate from, so that the state of containers can be published.
 //
-// Lifetime: a Memory must outlive every array, resource, allocator and container that was made from it. It may be moved
-// meanwhile.
+// Lifetime: a Memory must outlive every array, observer, resource, allocator and container that was made from it. It
+// may be moved meanwhile.
 //
-// Threads: different objects may be used at the same time. One object: its const members may, the others may not. The
-// memory itself, the allocators and the resources are as free as plain memory and malloc.
+// Threads: any thread may use different objects at any time, and the const members of one object; its other members
+// need the object alone. The memory itself, the allocators and the resources are as free as plain memory and malloc.
 //
-// Waiting: touching an element may wait for a server, as any page fault may wait for a disk. When one is away,
-// functions wait for up to three times the timeout of the options (10 s), as nram.h tells.
+// Waiting: touching an element may wait for a server, as any page fault may wait for a disk. When a server does not
+// answer, functions wait for up to three times the timeout of the options (10 s), as nram.h tells.
 //
 // Errors: std::system_error with the errno of nram.h and the text of nram_error(); std::bad_alloc from allocators and
-// resources, as containers expect. Destructors do not throw; call Close() or Unmap() to hear of what fails there.
+// resources, as containers expect. Destructors do not throw; Close() and Unmap() report their failures.
 
 #include <cerrno>
 #include <cstddef>
@@ -72,19 +72,19 @@ inline void* Allocate(nram_t* handle, std::size_t bytes, std::size_t alignment) 
 
 }  // namespace internal
 
-// The defaults, to change before they go to Memory.
+// The defaults, to be changed and given to Memory.
 inline nram_options DefaultOptions() {
   nram_options options{};
   nram_options_init(&options);
   return options;
 }
 
-// A pool that is open, and a budget of local memory. Owns the nram_t. A Memory that was moved from, or closed, is good
-// for nothing but being assigned to and destroyed.
+// An open pool, and a budget of local memory. Owns the nram_t. A Memory that was moved from, or closed, can only be
+// assigned to and destroyed.
 class Memory {
  public:
-  // Opens as nram_open() does; `pool` as there, NULL: from the environment. Throws std::system_error: EINVAL for
-  // options out of range, EIO, EPERM, ENOTSUP.
+  // nram_open(); `pool` as there, NULL: from the environment. Throws std::system_error: ENOENT, EINVAL, EIO, EPERM,
+  // EBUSY, ENOTSUP.
   explicit Memory(const char* pool = nullptr) : handle_(nram_open(pool, nullptr)) {
     if (handle_ == nullptr) internal::ThrowLastError();
   }
@@ -103,15 +103,15 @@ class Memory {
     if (handle_ != nullptr) nram_close(handle_);
   }
 
-  // As the destructor, but throws std::system_error when nram_close() fails; the handle is gone in either case. A
-  // second call does nothing.
+  // As the destructor, but throws std::system_error if nram_close() fails; the handle is gone in either case. A second
+  // call does nothing.
   void Close() {
     nram_t* const handle = std::exchange(handle_, nullptr);
     if (handle != nullptr && nram_close(handle) != 0) internal::ThrowLastError();
   }
 
-  // Changes the budget, or its ceiling if it follows the machine; returns at once. Throws std::system_error: EINVAL,
-  // EBUSY if more than half of it would be pinned.
+  // Changes the budget in bytes, or its ceiling if it follows the machine; returns at once. Throws std::system_error:
+  // EINVAL, EBUSY if more than half of it would be pinned.
   void SetBudget(std::uint64_t bytes) {
     if (nram_set_budget(handle_, bytes) != 0) internal::ThrowLastError();
   }
@@ -131,8 +131,8 @@ class Memory {
   nram_t* handle_;
 };
 
-// A mapping of elements, which begin as zero bytes. Owns the mapping; the elements are used as those of a plain array,
-// and like a std::span it gives T& whether or not the Array itself is const. Array<const T> is for reading only.
+// A mapping of elements, which begin as zero bytes. Owns the mapping. Like a std::span it gives T& whether or not the
+// Array itself is const. Array<const T> is for reading only.
 template <typename T>
 class Array {
   static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>,
@@ -145,15 +145,15 @@ class Array {
   using size_type = std::size_t;
   using iterator = T*;
   using const_iterator = T*;
-  // As a count: all that follow.
+  // As a count: all elements that follow.
   static constexpr std::size_t kRest = std::numeric_limits<std::size_t>::max();
 
   // No elements, no mapping.
   Array() = default;
 
-  // `count` elements of zero bytes; 0 maps nothing. With a `name` others can attach it; `flags` may then be
-  // NRAM_MAP_KEEP. Throws std::system_error: ENOMEM if the pool has no room for all of them, EEXIST if the name is
-  // taken, and std::bad_array_new_length if their bytes are no size_t.
+  // `count` elements of zero bytes; 0 maps nothing. A `name` lets others attach it; `flags` may then be NRAM_MAP_KEEP.
+  // Throws std::system_error: ENOMEM if the pool has no room for all of them, EEXIST if the name is taken, and
+  // std::bad_array_new_length if their bytes are no size_t.
   Array(Memory& memory, std::size_t count, const char* name = nullptr, int flags = 0) {
     static_assert(!std::is_const_v<T>, "use Attach()");
     if (count == 0) return;
@@ -162,9 +162,9 @@ class Array {
   }
 
   // The first `count` elements of the region of that name; 0: all that its pages hold, which can be a few more than it
-  // was made with. Array<const T> attaches for reading, as many as want to; Array<T> for writing, one process at a
-  // time. `flags` may be NRAM_MAP_KEEP. Throws std::system_error: ENOENT, or EBUSY if somebody else
-  // writes, or another Array of this Memory.
+  // was made with. Array<const T> attaches for reading, in any number; Array<T> for writing, one process at a time.
+  // `flags` may be NRAM_MAP_KEEP. Throws std::system_error: ENOENT, or EBUSY if another process, or another Array of
+  // this Memory, writes.
   static Array Attach(Memory& memory, const char* name, std::size_t count = 0, int flags = 0) {
     Array array;
     array.Map(memory, internal::Bytes(count, sizeof(T)), name,
@@ -173,8 +173,8 @@ class Array {
     return array;
   }
 
-  // A published version (NRAM_VERSION_NEWEST, or a number) of what has that name: its elements stay as they are until
-  // Next(). Array<const T> alone. Throws std::system_error: ENOENT if there is none, EIO if it is gone.
+  // A published version (NRAM_VERSION_NEWEST, or a number) of the mapping of that name, unchanging until Next(). For
+  // Array<const T> only. Throws std::system_error: ENOENT if there is none, EIO if it was dropped.
   static Array Observe(Memory& memory, const char* name, std::uint64_t version = NRAM_VERSION_NEWEST,
                        std::size_t count = 0) {
     static_assert(std::is_const_v<T>, "observed arrays are read-only: use Array<const T>");
@@ -193,7 +193,7 @@ class Array {
       : handle_(std::exchange(other.handle_, nullptr)),
         data_(std::exchange(other.data_, nullptr)),
         size_(std::exchange(other.size_, 0)) {}
-  // Unmaps what was here, as the destructor does.
+  // Unmaps the present elements, as the destructor does.
   Array& operator=(Array&& other) noexcept {
     if (this != &other) {
       if (data_ != nullptr) nram_munmap(handle_, Address(0));
@@ -203,13 +203,13 @@ class Array {
     }
     return *this;
   }
-  // A kept region that cannot be flushed stays mapped until the Memory goes.
+  // A kept region that cannot be flushed remains mapped until the Memory is closed.
   ~Array() {
     if (data_ != nullptr) nram_munmap(handle_, Address(0));
   }
 
-  // Flushes what is kept, then lets go of the elements: the array is empty then. If it throws std::system_error (EIO),
-  // all is as before. On an empty array it does nothing.
+  // Flushes a kept region, then unmaps: the array is empty afterwards. If it throws std::system_error (EIO), all is as
+  // before. On an empty array it does nothing.
   void Unmap() {
     if (data_ == nullptr) return;
     if (nram_munmap(handle_, Address(0)) != 0) internal::ThrowLastError();
@@ -230,43 +230,42 @@ class Array {
   iterator end() const { return data_ + size_; }
 
   // nram_advise() for the pages of `count` elements from `first` on. Throws std::system_error, and std::out_of_range if
-  // there are not so many elements. NRAM_WILL_NEED waits only while 16 windows are on their way, the others may wait
-  // for servers. Does nothing for no elements.
+  // the array has fewer elements. NRAM_WILL_NEED waits only while 16 windows are on their way, the others may wait for
+  // servers. Does nothing for no elements.
   void Advise(nram_advice advice, std::size_t first = 0, std::size_t count = kRest) const {
     count = Checked(first, count);
     if (count == 0) return;
     if (nram_advise(handle_, Address(first), count * sizeof(T), advice) != 0) internal::ThrowLastError();
   }
-  // Starts fetching the first of them, as much as half of the budget. Errors as above.
+  // Begins to fetch the first of them, as much as half of the budget. Errors as above.
   void Prefetch(std::size_t first = 0, std::size_t count = kRest) const { Advise(NRAM_WILL_NEED, first, count); }
-  // Waits until the servers have what was written. Errors as above, EIO if they do not get it.
+  // Waits until the servers have the changed pages. Errors as above, EIO if they do not get them.
   void Flush(std::size_t first = 0, std::size_t count = kRest) const {
     count = Checked(first, count);
     if (count == 0) return;
     if (nram_flush(handle_, Address(first), count * sizeof(T)) != 0) internal::ThrowLastError();
   }
 
-  // Makes what is there now a version, and returns its number; with others: the function Publish(), whose errors are
-  // those of this one.
+  // Makes the present contents a version, and returns its number. The function Publish() takes several mappings, and
+  // has the same errors.
   std::uint64_t Publish(const Description& description = Description()) const {
     return memory::Publish(handle_, {data_}, description);
   }
   // Waits until the version (0: the last) can be observed; false after the timeout. Throws std::system_error: EIO if it
-  // could not be published, EINPROGRESS if it may be there or not until a later one is.
+  // could not be published, EINPROGRESS if it may exist or not, until a later one does.
   bool AwaitPublished(std::uint64_t version, std::uint32_t timeout_ms) const {
     return internal::AwaitPublished(handle_, data_, version, timeout_ms);
   }
-  // Of an observed array: goes on to the newest version as soon as there is a newer one, and returns its number; 0
-  // after the timeout. Pages that are the same stay here. Nobody may use the elements meanwhile. Throws
-  // std::system_error.
+  // Needs an observed array. Goes on to the newest version as soon as there is a newer one, and returns its number; 0
+  // after the timeout. Unchanged pages remain resident. No other thread may use the elements meanwhile. Throws
+  // std::system_error, with all as before.
   std::uint64_t Next(std::uint32_t timeout_ms) { return internal::Next(handle_, Address(0), timeout_ms); }
   // The number of the observed version. Throws std::system_error: EINVAL if the array does not observe.
   std::uint64_t Version() const { return internal::InfoOf(handle_, data_).version; }
-  // Its producer's words about the observed version, JSON or ""; valid until Next(). Throws std::system_error.
+  // The producer's header of the observed version, JSON or ""; valid until Next(). Throws std::system_error.
   const char* VersionHeader() const { return internal::HeaderOf(handle_, data_); }
   // The array of the observed version that has this name. Throws std::system_error: ENOENT if there is none;
-  // std::invalid_argument if its elements are others than U, or it is not in this mapping (an Observer has all of
-  // them).
+  // std::invalid_argument if its elements are not U, or it is in another mapping (an Observer has all mappings).
   template <typename U>
   View<const U> Find(const char* name) const {
     return internal::Find<U>(handle_, data_, name);
@@ -292,20 +291,21 @@ class Array {
   std::size_t size_ = 0;
 };
 
-// All mappings of a published version, to read its arrays by their names. The state stays as it is until Next().
+// All mappings of a published version, to read its arrays by their names. The state is unchanging until Next(). The
+// mappings are the Observer's to unmap.
 class Observer {
  public:
-  // The newest version of what has that name, or one of that number. Throws std::system_error: ENOENT if there is none,
-  // EIO if it is gone.
+  // A version (NRAM_VERSION_NEWEST, or a number) of the mapping of that name. Throws std::system_error: ENOENT if there
+  // is none, EIO if it was dropped.
   Observer(Memory& memory, const char* name, std::uint64_t version = NRAM_VERSION_NEWEST) : handle_(memory.get()) {
     mappings_.resize(kMappingsMax);
     std::size_t count = mappings_.size();
     if (nram_observe_all(handle_, name, version, mappings_.data(), &count, nullptr) != 0) internal::ThrowLastError();
     mappings_.resize(count);
   }
-  // One that was moved from is good for nothing but being assigned to and destroyed.
+  // An Observer that was moved from can only be assigned to and destroyed.
   Observer(Observer&& other) noexcept : handle_(other.handle_), mappings_(std::exchange(other.mappings_, {})) {}
-  // Unmaps what was here, as the destructor does.
+  // Unmaps the present version, as the destructor does.
   Observer& operator=(Observer&& other) noexcept {
     if (this != &other) {
       Unmap();
@@ -321,7 +321,7 @@ class Observer {
   View<const T> Find(const char* name) const {
     return internal::Find<T>(handle_, mappings_[0], name);
   }
-  // All of them, in their producer's order. Names and data are valid as long as views are.
+  // All arrays, in their producer's order. Names and data are valid as long as views are.
   std::vector<nram_array> Arrays() const {
     std::vector<nram_array> arrays;
     nram_array array{};
@@ -330,10 +330,10 @@ class Observer {
     if (errno != ENOENT) internal::ThrowLastError();
     return arrays;
   }
-  // As Array::Next: views are to be found anew.
+  // As Array::Next; find views anew afterwards.
   std::uint64_t Next(std::uint32_t timeout_ms) { return internal::Next(handle_, mappings_[0], timeout_ms); }
   std::uint64_t Version() const { return internal::InfoOf(handle_, mappings_[0]).version; }
-  // Its producer's count.
+  // The producer's own count.
   std::uint64_t Step() const { return internal::InfoOf(handle_, mappings_[0]).step; }
   // As Array::VersionHeader.
   const char* Header() const { return internal::HeaderOf(handle_, mappings_[0]); }
@@ -351,9 +351,9 @@ class Observer {
   std::vector<void*> mappings_;
 };
 
-// For the containers of std::pmr, and with them for their strings and nested containers: all that they allocate is in
-// nram memory. Resources of the same Memory are equal. allocate() throws std::bad_alloc; it and deallocate() seldom
-// wait for servers. Must outlive the containers that use it.
+// For the containers of std::pmr, and so for their strings and nested containers: all their allocations are in nram
+// memory. Resources of the same Memory are equal. allocate() throws std::bad_alloc; it and deallocate() seldom wait for
+// servers. Must outlive the containers that use it.
 class MemoryResource : public std::pmr::memory_resource {
  public:
   explicit MemoryResource(Memory& memory) : handle_(memory.get()) {}
@@ -426,22 +426,21 @@ struct HeapSource {
 template <typename T>
 using Allocator = internal::ContainerAllocator<T, internal::HeapSource>;
 
-// A mapping with a name, to allocate from: what containers keep there can be published, and its arrays described by
-// their addresses (Description::Add("u", u.data(), {u.size()})). A memory_resource for the containers of std::pmr;
+// A mapping with a name, to allocate from: the contents of containers can be published, and their arrays described by
+// address (Description::Add("u", u.data(), {u.size()})). A memory_resource for the containers of std::pmr;
 // ArenaAllocator is for those of std.
 //
 //   Arena arena(memory, 1 << 30, "run");
 //   std::pmr::vector<double> u(n, &arena);
 //   arena.Publish(Description().Add("u", u.data(), {u.size()}));
 //
-// Observers see bytes: pointers in them, as of a std::list, are the producer's addresses. What a program finds in its
-// arena when it starts anew, it cannot go on with as containers.
+// Observers see bytes: pointers in them, as in a std::list, are the producer's addresses. A program that starts anew
+// cannot go on with the containers in a kept arena.
 //
-// It is as large as it was made, and blocks lie in it as they come: the first room that fits, lowest address first.
-// Room that is given back is one with its neighbours at once. allocate() looks at each piece of free room, one after
-// the other, and throws std::bad_alloc if none is large enough. What is known of free room is in local memory, so that
-// neither call touches a page. Any thread may call both at any time; the containers are the program's to guard, also
-// while it publishes. It must outlive what is allocated from it, and cannot be moved.
+// Its size is fixed. allocate() takes the first free piece that fits, lowest address first, looking at one piece after
+// the other, and throws std::bad_alloc if none fits. deallocate() joins a piece with its neighbours. The list of free
+// pieces is in local memory, so neither call touches a page or waits for servers. Any thread may call both at any time;
+// the program guards its containers, also while it publishes. An Arena must outlive its blocks, and cannot be moved.
 class Arena : public std::pmr::memory_resource {
  public:
   // `bytes`, rounded up to pages. Throws as the constructor of Array. `flags` may be NRAM_MAP_KEEP.
@@ -456,7 +455,7 @@ class Arena : public std::pmr::memory_resource {
 
   std::byte* data() const { return mapping_.data(); }
   std::size_t size() const { return size_; }
-  // In how many bytes nothing is. They may be in many pieces.
+  // Bytes without a block. They may be in many pieces.
   std::size_t free_bytes() const {
     const std::lock_guard<std::mutex> lock(mu_);
     std::size_t bytes = 0;
@@ -464,14 +463,14 @@ class Arena : public std::pmr::memory_resource {
     return bytes;
   }
 
-  // As those of Array; with other mappings: the function Publish(), with data().
+  // As those of Array. The function Publish() takes data() with other mappings.
   std::uint64_t Publish(const Description& description) const { return mapping_.Publish(description); }
   bool AwaitPublished(std::uint64_t version, std::uint32_t timeout_ms) const {
     return mapping_.AwaitPublished(version, timeout_ms);
   }
 
  private:
-  static constexpr std::size_t kUnit = alignof(std::max_align_t);  // of blocks' sizes
+  static constexpr std::size_t kUnit = alignof(std::max_align_t);  // of block sizes
 
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     if (bytes > size_ || alignment > size_) throw std::bad_alloc();
@@ -521,7 +520,7 @@ class Arena : public std::pmr::memory_resource {
     try {
       free_.emplace_hint(next, at, bytes);
     } catch (const std::bad_alloc&) {
-      // Containers' destructors call this: the room is lost, and not the program.
+      // Destructors of containers call this: better to lose the piece than the program.
     }
   }
 
@@ -552,8 +551,8 @@ struct ArenaSource {
 
 }  // namespace internal
 
-// For the containers of std, in an Arena. Those of the same Arena are equal; it goes with its container, as an
-// Allocator does.
+// For the containers of std, in an Arena. Allocators of the same Arena are equal; assigning or swapping containers
+// takes the allocator along, as with Allocator.
 template <typename T>
 using ArenaAllocator = internal::ContainerAllocator<T, internal::ArenaSource>;
 

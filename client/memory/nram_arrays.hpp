@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_MEMORY_NRAM_ARRAYS_HPP_
 #define NRAM_CLIENT_MEMORY_NRAM_ARRAYS_HPP_
 
-// A part of nram.hpp, which programs include: what a version says of its arrays, by types of C++.
+// The arrays of a version, by types of C++: a part of nram.hpp, which programs include.
 
 #include <array>
 #include <cerrno>
@@ -77,8 +77,8 @@ inline const char* HeaderOf(nram_t* handle, const void* address) {
 
 }  // namespace internal
 
-// An array that a version says it has: dense, of as many dimensions as its producer has chosen. It owns nothing, and is
-// good until Next() or the end of what observes. `T` is const.
+// An array that a version describes: dense, of as many dimensions as its producer has chosen. It owns nothing, and is
+// valid until Next() or the end of its observer. `T` is const.
 template <typename T>
 class View {
  public:
@@ -106,7 +106,8 @@ class View {
   T& operator[](std::size_t i) const { return data_[i]; }
   T* begin() const { return data_; }
   T* end() const { return data_ + size(); }
-  // By an index for each dimension, from 0, in the producer's order; none for a single element. They are not checked.
+  // The element at an index for each dimension, from 0, in the producer's order; no index for a single element. The
+  // indices are not checked.
   template <typename... Index>
   T& operator()(Index... indices) const {
     const std::array<std::size_t, sizeof...(Index)> at = {static_cast<std::size_t>(indices)...};
@@ -143,20 +144,19 @@ View<const T> Find(nram_t* handle, const void* address, const char* name) {
 
 }  // namespace internal
 
-// The way in which a version is published, and its header and arrays. A description can be used again, as long as the
-// arrays stay where they are.
+// The options, header and arrays of a publication. It can be used again, as long as the arrays keep their places.
 class Description {
  public:
   Description() { nram_publish_options_init(&options); }
 
-  // How: as in nram.h. `header`, `arrays` and `array_count` are set below, whatever is here.
+  // As in nram.h; `header`, `arrays` and `array_count` here are ignored: they are set below.
   nram_publish_options options{};
-  // JSON for observers, beside the arrays.
+  // JSON for observers, beside the arrays; "": none.
   std::string header;
 
-  // An array of that many elements in each dimension, none: the element at `data`. It must lie in the mappings that are
-  // published, which is looked at then; if it has no elements, `data` counts as NULL, as empty containers have it.
-  // Throws std::invalid_argument: more than 8 dimensions, or a null character in the name.
+  // Adds an array of that many elements in each dimension; no extents: the one element at `data`. It must lie in the
+  // published mappings, which Publish() checks; if it has no elements, `data` counts as NULL, as empty containers have
+  // it. Throws std::invalid_argument: more than 8 dimensions, or a null character in the name.
   template <typename T>
   Description& Add(std::string name, const T* data, std::vector<std::uint64_t> extents = {},
                    nram_order order = NRAM_ORDER_C) {
@@ -188,13 +188,13 @@ class Description {
 
   struct Named {
     std::string name;
-    nram_array array;  // but for its name
+    nram_array array;  // without its name
   };
   std::vector<Named> arrays_;
 };
 
-// Makes what these mappings hold one version, as nram_publish_all() does, and returns its number. Throws
-// std::system_error: EINVAL if one has no name, or what is described is not in them, ENOSPC, EIO.
+// Makes one version of the present contents of these mappings, as nram_publish_all() does, and returns its number.
+// Throws std::system_error: EINVAL if one has no name, or a described array is not in them, EEXIST, ENOSPC, EIO.
 inline std::uint64_t Publish(nram_t* handle, const std::vector<const void*>& mappings, const Description& description) {
   std::vector<nram_array> arrays;
   for (const Description::Named& named : description.arrays_) {

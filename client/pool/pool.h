@@ -30,71 +30,72 @@
 
 namespace nram {
 
-// As of the last word from the servers that answer.
+// By the last report of the servers that answer.
 struct PoolCapacity {
-  uint64_t total_bytes = 0;  // without what servers take for themselves
-  uint64_t free_bytes = 0;   // what may still be stored, this client's room included
+  uint64_t total_bytes = 0;  // without the servers' own memory
+  uint64_t free_bytes = 0;   // that may still be stored, this client's room included
 };
 
-// A client's view of a set of memory servers. Thread-safe. Regions must be gone before their pool.
+// A client's view of a set of memory servers. Thread-safe. Regions must be destroyed before their pool.
 //
 //   auto pool = Pool::Open(PoolOptions{.servers = *ParsePoolSpec("node1:7070,node2:7070")});
 //   auto region = (*pool)->CreateRegion({.gc = true});
 //   (*region)->Write(0, bytes);
 class Pool : private LiveMembers::Host {
  public:
-  // Blocks until every server has answered, open_timeout_ms at most; those that have not are left out and taken in when
-  // they do. If none has, but one may yet, it waits for the first of them up to io_timeout_ms. UNAVAILABLE if none
-  // answers (the message names each and why). INVALID_ARGUMENT: bad options. Of the key file: as SealSecret::Read.
+  // Blocks until every server has answered, open_timeout_ms at most; servers that have not are taken in when they do.
+  // If none has, but one may yet, it waits for the first of them up to io_timeout_ms. UNAVAILABLE: none answers (the
+  // message names each with the reason). INVALID_ARGUMENT: bad options. The key file's errors are SealSecret::Read's.
   static absl::StatusOr<std::unique_ptr<Pool>> Open(PoolOptions options);
   // Ends its leases: GC regions are collected, others are orphans.
   ~Pool() override;
 
   // An unnamed region takes no round trip: servers learn of it with its first pages. A named one is created on all
-  // servers, or on none: what a failed create has left is undone before it returns, and where a server does not answer,
-  // as soon as it does, while this pool lives. INVALID_ARGUMENT: the name is too long, or no printable UTF-8.
-  // FAILED_PRECONDITION: it is to be sealed, and the pool has no key file. ALREADY_EXISTS: the name is taken.
-  // UNAVAILABLE: a server does not answer, or has still to undo a former create of that name (the message says which).
-  // Where the pool's members come from etcd, that arbitrates the names of kept regions (adr/0023): UNAVAILABLE, too, if
-  // the name was given before, and a server that may have that region does not answer. FAILED_PRECONDITION: its key
-  // cannot be read. Blocks for io_timeout_ms and a few seconds at most; for a kept one with a name, for twice that.
+  // servers, or on none: a failed create is undone before it returns, and on a server that does not answer as soon as
+  // it does, while this pool lives. INVALID_ARGUMENT: the name is too long, or no printable UTF-8. FAILED_PRECONDITION:
+  // it is to be sealed, and the pool has no key file. ALREADY_EXISTS: the name is taken. UNAVAILABLE: a server does not
+  // answer, or has still to undo a former create of that name (the message names it).
+  // In a pool whose members are in etcd, etcd arbitrates the names of kept regions (adr/0023). UNAVAILABLE there, too:
+  // the name was given before, and a server that may have that region does not answer. FAILED_PRECONDITION: the name's
+  // key cannot be read. Blocks for io_timeout_ms and a few seconds at most; for a kept region with a name, for twice
+  // that.
   absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options);
-  // Looks at all servers before it changes anything, so most errors leave everything as it was. NOT_FOUND: no such
-  // name. DATA_LOSS: a server that held part of it has restarted since, or has freed its part; `loss` may accept that,
-  // and with several copies fewer servers than copies may be gone if the last owner left in good order (adr/0014).
+  // Asks all servers before it changes anything, so most errors leave everything as it was. NOT_FOUND: no such name.
+  // DATA_LOSS: a server that held part of it has restarted since, or has freed its part; `loss` may accept that, and
+  // with several copies fewer servers than copies may be missing if the last owner left in order (adr/0014).
   // UNAVAILABLE: one does not answer, or the region is just being created or undone, or its servers change meanwhile.
-  // FAILED_PRECONDITION: somebody owns it (kOwner); or it is sealed, and the pool has no key file, or another one; or
-  // it is plain, and the pool seals named regions. RESOURCE_EXHAUSTED: it is sealed, and has had too many owners;
-  // readers may attach it. One attach at a time: others of this pool wait. If a server stops answering after the look,
-  // it is asked again until the timeout, and the others are taken over all the same: then the former owner is shut out
-  // of those, and only another AttachRegion makes the region whole. Blocks for three times io_timeout_ms at most; while
-  // an owner moves it from server to server, four times as long.
+  // FAILED_PRECONDITION: it has an owner (kOwner); or it is sealed, and the pool has no key file, or another one; or it
+  // is plain, and the pool seals named regions. RESOURCE_EXHAUSTED: it is sealed, and has had too many owners; readers
+  // may attach it. One attach at a time: others of this pool wait. A server that stops answering halfway is asked again
+  // until the timeout. The others are taken over all the same: the former owner is shut out of those, and only another
+  // AttachRegion makes the region whole. Blocks for three times io_timeout_ms at most; while an owner moves the region
+  // from server to server, four times as long.
   absl::StatusOr<std::unique_ptr<Region>> AttachRegion(const std::string& name, AttachMode mode,
                                                        AttachLoss loss = AttachLoss::kRefuse) {
     AwaitAll();
     return named_regions_.Attach(name, mode, loss);
   }
 
-  // A version of a region (adr/0019) as it was sealed, read-only, from whoever has it. It is held until the handle
-  // goes; that blocks for a second for each server that does not answer then. It may give way to newer data all the
-  // same: then reads of what no server has any more are DATA_LOSS, and never zeros. DATA_LOSS: it was dropped, or has
-  // given way, or too many of its servers have restarted. UNAVAILABLE: one of them does not answer. RESOURCE_EXHAUSTED:
-  // it is held by too many. FAILED_PRECONDITION: it is sealed or plain where this pool demands another, as
-  // AttachRegion. Blocks for io_timeout_ms at most.
+  // A version of a region (adr/0019) as it was sealed, read-only, from any servers that have it. The handle holds it;
+  // its destruction blocks for a second for each server that does not answer. The version may yield to newer data all
+  // the same: reads of pages that no server has any more are DATA_LOSS, and never zeros. DATA_LOSS: it was dropped, or
+  // has yielded, or too many of its servers have restarted. UNAVAILABLE: one of them does not answer.
+  // RESOURCE_EXHAUSTED: it has too many holds. FAILED_PRECONDITION: it is sealed or plain against this pool's demand,
+  // as AttachRegion. Blocks for io_timeout_ms at most.
   absl::StatusOr<std::unique_ptr<Region>> OpenVersion(const VersionPlace& place) {
     AwaitAll();
     return versions_.Open(place);
   }
   // Calls `visit` for each span in which a version may differ from an older one of the same region, in order, with the
-  // pages that may. Both are handles of OpenVersion. Whole spans where no server had in both what counted. Blocks for
-  // io_timeout_ms at most.
+  // pages that may differ; all pages of a span that no server had in sync in both. Both regions are handles of
+  // OpenVersion. Blocks for io_timeout_ms at most.
   absl::Status VisitChanges(const Region& from, const Region& to,
                             absl::FunctionRef<void(uint64_t span, const ChangedPages& pages)> visit) const {
     return versions_.VisitChanges(from, to, visit);
   }
 
   // The versions of a region on each server that answers, in records or not. NOT_FOUND: none has the region.
-  // UNAVAILABLE: none that has it answers, perhaps. Blocks until the deadline at most.
+  // UNAVAILABLE: a server that may have it does not answer. Blocks until the deadline at most.
   absl::StatusOr<std::vector<ServerVersions>> ListVersions(RegionId region, int64_t deadline_ns) const {
     return versions_.List(region, deadline_ns);
   }
@@ -103,24 +104,25 @@ class Pool : private LiveMembers::Host {
   static absl::StatusOr<std::unique_ptr<Pool>> Make(PoolOptions options, std::unique_ptr<PoolEdge> edge);
 
   PoolCapacity Capacity() const;
-  // Those that its servers are on. A server that does not answer counts as one if `with_away`, else not at all.
+  // The hosts of its servers. A server that does not answer counts as a host of its own if `with_away`, else not at
+  // all.
   int CountHosts(bool with_away) const;
   size_t server_count() const { return sessions_.size(); }
   ServerSession* session(size_t index) const { return sessions_.at(index); }
   const PoolOptions& options() const { return options_; }
-  // Whether an unnamed region that does not say is sealed; of a pool that is to be opened so.
+  // True if unnamed regions are sealed by default; WouldSeal: of a pool to be opened with these options.
   bool seals() const { return seals_; }
   static bool WouldSeal(const PoolOptions& options);
-  // All servers are this machine's.
+  // True if all servers are on this machine.
   static bool IsLocal(const PoolOptions& options);
-  // Client memory for so many messages of sealed regions that are under way at a time, so that none of them allocates.
-  // To be called before there are regions. RESOURCE_EXHAUSTED: no memory may be locked for the key.
+  // Allocates client memory for this number of messages of sealed regions under way at a time, so that no message
+  // allocates. To be called before there are regions. RESOURCE_EXHAUSTED: no memory may be locked for the key.
   absl::Status PrepareSealers(size_t messages);
-  // Which a program's threads may drive beside their own work.
+  // A program's threads may drive it beside their own work.
   Poller* poller() { return edge_->poller(); }
   // Repair's knowledge of the copies of all regions.
   CopiesReport copies() const { return repairer_.report(); }
-  // For doors whose threads sleep for more than replies.
+  // For doors whose threads also sleep for other events than replies.
   WakeLatency* wake_latency() { return edge_->wake_latency(); }
 
  private:
@@ -130,14 +132,15 @@ class Pool : private LiveMembers::Host {
   ServerSession* AddSession(const Endpoint& server) override;
   bool Drive(ServerSession* session) override;
   void SetRouser(ServerSession* session);
-  // Waits for servers that have not answered yet, and says which of those that are awake do not.
+  // Waits for servers that have not answered yet, and returns the awake ones that do not answer.
   std::vector<std::string> AwaitOthers(int64_t deadline_ns);
-  // For named regions, of which any server may have a part: no session sleeps from now on. Blocks for two seconds at
-  // most, for servers that have neither answered nor refused.
+  // Wakes all sessions for good, as any server may have a part of a named region. Blocks for two seconds at most, for
+  // servers that have neither answered nor refused.
   void AwaitAll();
-  // Until one server is up, or until the first deadline and none may still answer, or until the second.
+  // Waits until one server is up, or all refuse; until `usual_ns` if no server may still answer then, else until
+  // `latest_ns`.
   void AwaitOne(int64_t usual_ns, int64_t latest_ns);
-  // A region's, with a number that no other has.
+  // A region's seal, with a unique number.
   absl::StatusOr<std::unique_ptr<RegionSeal>> MakeSeal();
   absl::Status MakeKeyLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seal_mu_);
 
@@ -145,15 +148,15 @@ class Pool : private LiveMembers::Host {
   const bool seals_;
   const std::unique_ptr<const SealSecret> secret_;  // of the key file, if there is one
   mutable Mutex seal_mu_;
-  // None until a region is sealed, unless there is a key file.
+  // Null until a region is sealed, unless there is a key file.
   std::unique_ptr<Sealers> sealers_ ABSL_GUARDED_BY(seal_mu_);
-  // Of regions without a name. The last one is in use; the others have given all their numbers.
+  // For regions without a name. The last key is in use; the others have given all their numbers.
   std::vector<std::unique_ptr<SealKey>> keys_ ABSL_GUARDED_BY(seal_mu_);
   uint32_t last_number_ ABSL_GUARDED_BY(seal_mu_) = 0;  // that the last key has given
   const std::unique_ptr<PoolEdge> edge_;
   Claims claims_;
   Sessions sessions_;
-  std::vector<std::unique_ptr<SessionDriver>> drivers_;  // of the sessions that are awake; live_members_ orders callers
+  std::vector<std::unique_ptr<SessionDriver>> drivers_;  // of awake sessions; live_members_ orders callers
   CopiedRegions copied_regions_;
   const RegionHome home_;
   Repairer repairer_;
@@ -162,7 +165,7 @@ class Pool : private LiveMembers::Host {
   const NamedSeals named_seals_;
   NamedRegions named_regions_;
   PoolVersions versions_;
-  std::unique_ptr<LiveMembers> live_members_;  // null where all sessions are awake, and stay as they are
+  std::unique_ptr<LiveMembers> live_members_;  // null if all sessions are awake, and remain so
 };
 
 }  // namespace nram

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A NumPy array that is larger than the local memory for it: filled, summed, and compared with what it should be.
+"""A NumPy array that is larger than the local memory for it: filled, summed, and compared with the right values.
 
 example: numpy_array.py --size=4G --budget=512M
 """
@@ -26,7 +26,7 @@ def parse():
 
 
 def parts(array, numpy):
-    """Views of the array, a MiB each, with what belongs in them: temporary arrays are in local memory, so small."""
+    """Views of the array, a MiB each, with their right values: temporary arrays are in local memory, so small."""
     step = (1 << 20) // array.itemsize
     for first in range(0, len(array), step):
         part = array[first : first + step]

@@ -1,4 +1,4 @@
-"""What callers give, as libnram takes it, and what libnram answers."""
+"""Arguments of callers in the form that libnram takes, and errors of libnram as exceptions."""
 
 import ctypes
 import errno
@@ -13,7 +13,7 @@ _c = _library.library
 
 
 def _error():
-    """Of the call that has just failed in this thread."""
+    """The exception for the call that has just failed in this thread."""
     number = ctypes.get_errno() or errno.EIO
     return Error(number, (_c.nram_error() or b"").decode("utf-8", "replace") or os.strerror(number))
 
@@ -31,7 +31,7 @@ def _integer(value, what, bits=64):
 
 
 def _size(value, what):
-    """Bytes of an int, or of text as the command takes it: "4096", "512M", "1.5GiB"."""
+    """Bytes, of an int or of text in the command's form: "4096", "512M", "1.5GiB"."""
     if not isinstance(value, str):
         return _integer(value, what)
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?)(?:B|([KMGTP])(?:iB)?|([kmgtp]))?", value)
@@ -46,7 +46,7 @@ def _size(value, what):
 
 
 def _budget(value):
-    """Size, floor and ceiling as nram_options has them."""
+    """Size, floor and ceiling in the form of nram_options."""
     if value is None:
         return 0, 0, 0
     if isinstance(value, str) and value.startswith("auto"):

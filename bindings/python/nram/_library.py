@@ -1,4 +1,4 @@
-"""libnram-core.so.0 through ctypes: the parts of client/memory/nram.h that Python uses."""
+"""libnram-core.so.0 by ctypes: the parts of client/memory/nram.h that Python uses."""
 
 import ctypes
 import os
@@ -154,15 +154,15 @@ FUNCTIONS = {
 
 
 def installed():
-    """The library that tools/install put into the same PREFIX/lib as this package, if it did."""
+    """The path of the library in the same PREFIX/lib as this package, where tools/install puts it; None: none there."""
     packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path = os.path.join(os.path.dirname(os.path.dirname(packages)), SONAME)
     return path if os.path.exists(path) else None
 
 
 def load():
-    """The library that $NRAM_LIBRARY names, else the one installed with this, else the one that the loader finds.
-    ImportError tells what to do."""
+    """The library of $NRAM_LIBRARY, else the one installed with this package, else the one that the loader finds.
+    ImportError names the remedy."""
     named = os.environ.get("NRAM_LIBRARY")
     try:
         library = ctypes.CDLL(named or installed() or SONAME, use_errno=True)

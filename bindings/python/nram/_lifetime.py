@@ -1,7 +1,7 @@
-"""Who uses what: nothing is given back to libnram while anything may still touch it.
+"""Lifetimes: no resource is given back to libnram while a view or a call may still touch it.
 
 A resource (an open pool, a mapping) knows its holds: its owner's, one for each view of its memory, one for each call
-that is under way. It is freed when the last hold goes, or by close(), which refuses while there are others than the
+that is under way. It is freed with its last hold, or by close(), which refuses while there are others than the
 owner's.
 """
 
@@ -10,10 +10,10 @@ import os
 
 
 class Error(OSError):
-    """What libnram says: errno, and a line (strerror) that tells what, where and how to mend it."""
+    """An error of libnram: errno, and a line (strerror) with cause, place and remedy."""
 
 
-# What a hold is for. Those of owners do not hinder close().
+# Kinds of holds. Those of owners do not hinder close().
 OWNER, VIEW, CALL = "owner", "view", "call"
 
 
@@ -30,10 +30,10 @@ class _LastHold:
 class Hold:
     """Keeps a resource until release(), the end of a `with`, or the death of the object.
 
-    Death means when nothing refers to it any more, which a plain __del__ does not: of a cycle of garbage the collector
-    calls every __del__ first, in any order, and others of them may still use the memory. So __del__ leaves a successor
-    behind, which goes with this object: at once when it dies by its last reference, and when the cycle is taken apart
-    otherwise.
+    An object is dead when nothing refers to it any more. A plain __del__ may run earlier: for a cycle of garbage the
+    collector calls every __del__ first, in any order, and others of them may still use the memory. So __del__ leaves a
+    successor behind, which dies with this object: at once after its last reference, otherwise when the collector takes
+    the cycle apart.
     """
 
     __slots__ = ("resource", "key", "successor")
@@ -56,9 +56,9 @@ class Hold:
 
 
 class Resource:
-    """What holds keep. Subclasses have free(), which is called once, with `closed` set and no lock held.
+    """The object that holds keep. Subclasses have free(), which is called once, with `closed` set and no lock held.
 
-    In a child after fork() nothing is done, not even waiting for the lock, which a thread of the parent may have held.
+    In a child after fork() it does nothing, and does not wait for the lock, which a thread of the parent may have held.
     """
 
     def __init__(self, what, lock):
@@ -97,7 +97,7 @@ class Resource:
         self.free()
 
     def check_unused(self):
-        """With the lock held: raises if there are holds other than the owner's."""
+        """Raises if there are holds other than the owner's. The caller holds the lock."""
         kinds = list(self.holds.values())
         if VIEW in kinds:
             raise BufferError(

@@ -63,11 +63,11 @@ class _Region(Resource):
     def __init__(self, pool, address, length, shared, name=None):
         super().__init__("nram.Mapping", pool.lock)
         self.pool, self.address, self.length = pool, address, length
-        self.shared = shared  # others may read what is written here
+        self.shared = shared  # other processes may read it
         self.name = name
-        self.described = None  # as _description(): the first array that was made of it
-        # The texts that libnram has of the observed version go with next(), which must not come in between. Shared by
-        # mappings that go on together.
+        self.described = None  # the _description() of the first array that was made of it
+        # Guards libnram's texts of the observed version against next(), which frees them. Mappings that go on together
+        # share it.
         self.version_lock = threading.RLock()
         self.owner_key = None
         self.pool_hold = Hold(pool, OWNER)
@@ -84,7 +84,7 @@ class _Region(Resource):
         try:
             _check(_c.nram_munmap(self.pool.pointer, self.address))
         except Error:
-            failed = True  # and nothing has been unmapped
+            failed = True  # nothing was unmapped
             raise
         finally:
             with self.lock:
@@ -105,7 +105,7 @@ class _Region(Resource):
         self.free()
 
     def leave(self):
-        """Goes on without its owner. What is still looked at is flushed, so that errors are told here."""
+        """Goes on without its owner. A mapping with views is flushed, so that its errors are raised here."""
         with self.lock:
             if self.closed:
                 return
@@ -133,19 +133,21 @@ class Memory:
                  between a floor and a ceiling; None: $NRAM_BUDGET, else 256 MiB
     page_bytes   unit of faults: a multiple of 4096 up to 1 MiB; 0: 4096
     handlers     threads that answer faults, 1 to 64; 0: 4
-    policy       which page leaves when the budget is used up: "default", "second_chance", "fifo" or "random"
+    policy       the order of eviction: "default", "second_chance", "fifo" or "random"
     timeout_ms   after which a server that does not answer counts as lost; 0: 10,000
-    copies       copies of each page, on servers of different hosts, 1 to 4; 0: $NRAM_COPIES, else 1. Mappings with a
-                 name have one
-    key_file     a file with a secret of 16 to 4096 bytes, which only this user may read: with it mappings that have a
-                 name are sealed, and servers see only ciphertext; None: $NRAM_KEY_FILE, else none
+    copies       copies of each page, on servers of different hosts, 1 to 4; 0: $NRAM_COPIES, else 1, and for mappings
+                 that are kept 2 if servers of two hosts answer
+    key_file     a file with a secret of 16 to 4096 bytes, which only this user may read: it seals mappings that have a
+                 name, so that servers see only ciphertext; None: $NRAM_KEY_FILE, else none
 
-    Raises Error, which is an OSError, for what libnram refuses, and ValueError for what does not get so far.
+    Raises Error, which is an OSError, if libnram refuses, and ValueError for arguments that libnram does not get.
 
     close() gives all of it back, and raises BufferError, with nothing done, while arrays or memoryviews of a mapping
-    are alive. The end of a `with` closes too, but does not insist: a mapping that is still looked at stays, and the
-    pool with it, until the last array or memoryview of it is deleted; the same happens when a Memory that nobody has
-    closed is deleted. Any thread may call any method at any time.
+    are alive. The end of a `with` closes too, but leaves a mapping with arrays or memoryviews, and the pool, until the
+    last of them is deleted; so does the deletion of a Memory that was not closed.
+
+    Any thread may call any method at any time, but see Mapping.next(). When a server does not answer, methods may block
+    for three times the timeout for each mapping.
     """
 
     def __init__(
@@ -175,11 +177,11 @@ class Memory:
     def map(self, length=0, name=None, *, read_only=False, attach=False, keep=False) -> Mapping:
         """Maps `length` bytes (or "64G") of zeros; ENOMEM if the pool has no room for all of them.
 
-        name       under which others can attach it; EEXIST: it is taken
+        name       lets others attach it; EEXIST: it is taken
         read_only  attach the region of that name for reading; length 0 is all of it. ENOENT: there is none
         attach     the same for reading and writing; EBUSY: another process has it so, or another mapping of this Memory
-        keep       the region outlives the mapping and the process; else it goes with the mapping, attached ones too. It
-                   stays this Memory's until that is closed: to others, attaching it is EBUSY until then
+        keep       the region outlives the mapping and the process; otherwise it is freed with the mapping, an attached
+                   one too. It remains this Memory's until that is closed: to others, attaching it is EBUSY until then
         """
         self._check_open()
         length = _size(length, "length")
@@ -210,28 +212,28 @@ class Memory:
         when_full="drop_oldest",
         wait=0.0,
     ) -> int:
-        """Makes what these mappings hold now one version, and returns its number. Observers find it by the first one's
-        name. A NumPy array in their list means its mapping. Returns when the state is fixed: write on; only what was
-        changed travels, and an earlier version is waited for. See Mapping.published().
+        """Makes one version of the present contents of these mappings, and returns its number. Observers find it by the
+        first one's name. A NumPy array in the list means its mapping. Returns when the state is fixed: the program may
+        write on. Only changes travel. Waits for an earlier version that is on its way. See Mapping.published().
 
-        arrays     NumPy arrays by the names that observers find them by (Mapping.arrays), contiguous ones of numbers or
-                   bool; their mappings are published too. None: each array of the list, and of each mapping in it the
-                   first that Mapping.array() made, by the name of the mapping. {}: nothing is said of arrays
+        arrays     contiguous NumPy arrays of numbers or bool by the names that observers use (Mapping.arrays); their
+                   mappings are published too. None: each array of the list, and for each mapping in it the first array
+                   that Mapping.array() made, by the name of the mapping. {}: no arrays are described
         keep       "with_owner", "until_dropped", or seconds after this program's end: the version outlives it, as
                    its mappings must (keep=True)
-        history    published versions that stay, this one included, besides those that are observed
+        history    published versions to keep, this one included, besides observed ones
         step       the program's own count
-        header     what json.dumps() takes: whatever else observers want to know
+        header     any value for json.dumps(), with other information for observers
         most       versions that servers may have at a time, observed ones and this one included; 0: 1,000
-        when_full  this would be one too many: "drop_oldest", even observed ones; "wait" for `wait` seconds until
-                   observers have let go of one; "fail". The last two raise ENOSPC
+        when_full  if this is one too many: "drop_oldest", even observed ones; "wait" for `wait` seconds until observers
+                   have let go of one; "fail". The last two raise ENOSPC
         """
         self._check_open()
         return _publish(self._pool, mappings, arrays, True, keep, history, step, header, most, when_full, wait)
 
     def observe(self, name, version=0) -> Mapping:
-        """Maps a published version (0: the newest) of the mapping of that name, read-only: it stays as it is until
-        Mapping.next(). ENOENT: there is none (yet). EIO: it is gone."""
+        """Maps a published version (0: the newest) of the mapping of that name, read-only and unchanging until
+        Mapping.next(). ENOENT: there is none (yet). EIO: it was dropped, or servers do not answer."""
         self._check_open()
         with Hold(self._pool, CALL):
             address = _c.nram_observe(self._pool.pointer, _text(name, "name"), _integer(version, "version"), None)
@@ -266,14 +268,15 @@ class Memory:
 
     def set_budget(self, budget):
         """Changes the budget (bytes, or text as "512M"), or its ceiling if it follows the machine. Returns at once:
-        pages beyond a smaller budget leave as fast as servers take them. EBUSY: more than half of it is pinned."""
+        pages beyond a smaller budget are evicted as fast as servers take them. EBUSY: more than half of it is
+        pinned."""
         self._check_open()
         size = _size(budget, "budget")
         with Hold(self._pool, CALL):
             _check(_c.nram_set_budget(self._pool.pointer, size))
 
     def stats(self) -> dict[str, int]:
-        """The numbers of nram_stats, by their names there; since the pool was opened, or of now."""
+        """The figures of nram_stats in nram.h, by their names there. Never waits for servers."""
         self._check_open()
         stats = _library.Stats()
         stats.size = ctypes.sizeof(stats)
@@ -282,12 +285,12 @@ class Memory:
         return {name: getattr(stats, name) for name, _ in stats._fields_ if name != "size"}
 
     def close(self):
-        """Unmaps all mappings and closes the pool. See Memory for views that are alive. Again: nothing happens."""
+        """Unmaps all mappings and closes the pool. See Memory for views that are alive. A second call does nothing."""
         _close(self._pool)
 
     @property
     def closed(self) -> bool:
-        """Whether the pool has been closed and all memory given back."""
+        """True if the pool is closed and all memory given back."""
         return self._pool.closed
 
     def _check_open(self):
@@ -314,10 +317,9 @@ class Memory:
 class Mapping:
     """Bytes of a Memory, made by Memory.map(). A Mapping that nothing refers to any more is unmapped.
 
-    Memory is never unmapped under a view: each `buffer` and each `array` holds the mapping, and what is made of them
-    (slices, arrays, memoryviews) holds them in turn, so the memory stays until the last of them is gone, whatever
-    becomes of the Mapping and the Memory. Only an address that was taken out by hand (ndarray.ctypes.data) holds
-    nothing.
+    Memory is never unmapped under a view: each `buffer` and each `array` holds the mapping, and their slices, arrays
+    and memoryviews hold them in turn, so the memory remains until the last of them is deleted, even after the Mapping
+    and the Memory. Only a bare address (ndarray.ctypes.data) holds nothing.
 
     close() unmaps now, and raises BufferError while there are views. The end of a `with` unmaps, or leaves that to the
     last view.
@@ -343,15 +345,15 @@ class Mapping:
         return self.buffer
 
     def array(self, dtype="uint8", shape=None, offset=0):
-        """A NumPy array over the bytes from `offset` on, in C order; without a shape, of one dimension to the end. The
-        first one that is made of a mapping with a name is what publish() tells observers of it."""
+        """A NumPy array over the bytes from `offset` on, in C order; without a shape, of one dimension to the end.
+        publish() describes the first array that was made of a mapping with a name."""
         array = self._array(dtype, shape, offset)
         region = self._region
         if region.name is not None and region.described is None and array.size > 0:
             try:
                 region.described = _description(region.name, array)
             except ValueError:
-                pass  # others could not read it either
+                pass  # observers could not read it either
         return array
 
     def _array(self, dtype, shape, offset):
@@ -380,26 +382,26 @@ class Mapping:
         return numpy.frombuffer(self.buffer, dtype, count, offset).reshape(shape + dtype.shape)
 
     def advise(self, advice, offset=0, length=None):
-        """Tells what will be done with a range (all of it to begin with). Does not need views to be gone.
+        """Advice for a range in bytes (by default the whole mapping). Views may be alive.
 
-        "normal"      streams are recognised and read ahead; this and the next two hold for the whole mapping
+        "normal"      recognise streams and read ahead; this and the next two hold for the whole mapping
         "sequential"  read ahead as far as possible
         "random"      never read ahead
-        "will_need"   start fetching, as much as half of the budget; waits only while 16 windows are on their way
-        "dont_need"   write back and let go of the local copy; the contents stay
-        "pin"         fetch, and never let go; ENOSPC: more than half of the budget
-        "unpin"       the end of that
-        "drop"        the contents of the pages that lie wholly in it are not needed any more: zeros from now on
+        "will_need"   begin to fetch, as much as half of the budget; waits only while 16 windows are on their way
+        "dont_need"   write back and drop the local copy; the contents remain
+        "pin"         fetch, and never evict; whole pages. ENOSPC: more than half of the budget
+        "unpin"       ends all pins of the pages: they are not counted
+        "drop"        the contents of the pages that lie wholly in the range are not needed any more: zeros from now on
         """
         advice = _choice(advice, _library.ADVICE, "advice")
         self._call(_c.nram_advise, offset, length, advice)
 
     def prefetch(self, offset=0, length=None):
-        """Starts fetching a range, as much as half of the budget; waits only while 16 windows are on their way."""
+        """Begins to fetch a range, as much as half of the budget; waits only while 16 windows are on their way."""
         self._call(_c.nram_prefetch, offset, length)
 
     def flush(self, offset=0, length=None):
-        """Writes back what was written in a range; when it returns, the servers have it, and readers can see it."""
+        """Writes the changed pages of a range back; when it returns, the servers have them, and readers see them."""
         self._call(_c.nram_flush, offset, length)
 
     def publish(
@@ -414,13 +416,13 @@ class Mapping:
         when_full="drop_oldest",
         wait=0.0,
     ) -> int:
-        """Memory.publish() of this mapping alone."""
+        """Memory.publish() for this mapping alone."""
         pool = self._region.pool
         return _publish(pool, [self], arrays, False, keep, history, step, header, most, when_full, wait)
 
     def published(self, version=0, timeout=None) -> bool:
-        """Waits until the version (0: the last) can be observed; False: not within `timeout` seconds (None: as long as
-        it takes). EIO: it could not be published. EINPROGRESS: it may be there, until a later one is."""
+        """Waits until the version (0: the last) can be observed; False: not within `timeout` seconds (None: no limit).
+        EIO: it could not be published. EINPROGRESS: it may exist, and does if a later one does."""
         version = _integer(version, "version")
         while True:
             milliseconds = 1_000 if timeout is None else _milliseconds(timeout)
@@ -433,15 +435,15 @@ class Mapping:
                 return False
 
     def drop_version(self, version):
-        """The published version is not there from now on; who observes it keeps it. ENOENT: it is not there."""
+        """Drops the published version; its observers keep it. ENOENT: there is none."""
         with Hold(self._region, CALL):
             _check(_c.nram_drop_version(self._region.pool.pointer, self.address, _integer(version, "version")))
 
     def next(self, timeout=0.0):
-        """Of an observed mapping: goes on to the newest version as soon as there is a newer one, and returns its
-        number; None after `timeout` seconds. Arrays and memoryviews show it then; no other thread may read them
-        meanwhile, and `arrays` and `header` wait for it. Pages that are the same stay here. EBUSY: the newer version
-        has other mappings: observe it anew."""
+        """Goes on to the newest version of an observed mapping as soon as there is a newer one, and returns its number;
+        None after `timeout` seconds. Arrays and memoryviews show it then. No other thread may read them meanwhile, or
+        close this mapping or others of its observe_all(); `arrays` and `header` wait for it. Unchanged pages remain
+        resident. EBUSY: the newer version has other mappings: observe it anew."""
         version = ctypes.c_uint64()
         with Hold(self._region, CALL), self._region.version_lock:
             if (
@@ -462,14 +464,13 @@ class Mapping:
 
     @property
     def step(self) -> int:
-        """Its producer's count."""
+        """The producer's own count for the observed version."""
         return self._version_info().step
 
     @property
     def arrays(self) -> dict:
-        """Of an observed mapping: the arrays in it that its producer has described, by their names, as NumPy has them,
-        read-only. After next() take them anew: the next version may have others. EINVAL: the mapping does not
-        observe."""
+        """The arrays that the producer has described in an observed mapping, by their names, as read-only NumPy arrays.
+        After next() take them anew: the next version may have others. EINVAL: the mapping does not observe."""
         with Hold(self._region, CALL), self._region.version_lock:
             return self._arrays()
 
@@ -481,7 +482,7 @@ class Mapping:
                 if ctypes.get_errno() != errno.ENOENT:
                     raise _error()
                 return found
-            # Those of other mappings are those mappings' to show.
+            # Other mappings show their own arrays.
             if array.data is None or not 0 <= array.data - self.address < len(self):
                 continue
             name = array.name.decode("utf-8", "surrogateescape")
@@ -493,7 +494,7 @@ class Mapping:
 
     @property
     def header(self):
-        """What its producer said of it, as json.loads() gives it; None: nothing."""
+        """The producer's header for the observed version, by json.loads(); None: there is none."""
         with Hold(self._region, CALL), self._region.version_lock:
             text = _c.nram_version_header(self._region.pool.pointer, self.address)
             if text is None:
@@ -507,19 +508,19 @@ class Mapping:
         return info
 
     def pin(self, offset=0, length=None):
-        """Fetches a range and keeps it here. ENOSPC: more than half of the budget."""
+        """advise("pin"): fetches a range and keeps it here. ENOSPC: more than half of the budget."""
         self.advise("pin", offset, length)
 
     def unpin(self, offset=0, length=None):
         self.advise("unpin", offset, length)
 
     def close(self):
-        """Unmaps. See Mapping for views that are alive. Again: nothing happens."""
+        """Unmaps. See Mapping for views that are alive. A second call does nothing."""
         _close(self._region)
 
     @property
     def closed(self) -> bool:
-        """Whether it has been unmapped."""
+        """True if it is unmapped."""
         return self._region.closed
 
     @property

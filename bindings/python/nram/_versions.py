@@ -1,4 +1,4 @@
-"""The regions that are published, and the descriptions of their arrays."""
+"""Publishing: the chosen regions, and descriptions of their arrays."""
 
 import ctypes
 import json
@@ -19,7 +19,7 @@ def _address_of(array):
 
 
 def _description(name, array):
-    """An array of NumPy's as nram_array has it; ValueError: it cannot be told."""
+    """An array of NumPy's in the form of nram_array; ValueError: nram_array cannot describe it."""
     address = _address_of(array)
     kind = array.dtype.name
     if kind not in _library.ELEMENTS or not array.dtype.isnative:
@@ -29,7 +29,7 @@ def _description(name, array):
     if not array.flags.forc:
         raise ValueError(f"array {name!r} is not contiguous: publish the one that it is a part of")
     described = _library.Array(size=ctypes.sizeof(_library.Array), name=_text(name, "arrays"))
-    described.data = address if array.size > 0 else None  # where nothing is does not matter
+    described.data = address if array.size > 0 else None  # the place of an empty array does not matter
     described.type = _library.ELEMENTS[kind]
     described.order = _library.ORDER_C if array.flags.c_contiguous else _library.ORDER_FORTRAN
     described.dimensions = array.ndim
@@ -47,7 +47,7 @@ def _region_of(pool, array):
 
 
 def _chosen(pool, mappings, arrays, joins):
-    """The regions that are published, once each, and descriptions of their arrays. `joins`: also those of `arrays`."""
+    """The regions to publish, once each, and descriptions of their arrays. `joins`: also the regions of `arrays`."""
     regions, described = [], []
     for one in mappings:
         is_mapping = hasattr(one, "_region")

@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_MANAGED_NRAM_ADHERE_HPP_
 #define NRAM_CLIENT_MANAGED_NRAM_ADHERE_HPP_
 
-// Guards of managed objects; included by managed.hpp, which tells of threads, waiting and errors.
+// Guards of managed objects; included by managed.hpp, which has the rules for threads, waiting and errors.
 
 #include <array>
 #include <cerrno>
@@ -18,10 +18,10 @@
 
 namespace nram {
 
-// When an adhere has its object fetched.
+// When an adhere fetches its object.
 enum class load {
   now,      // the constructor waits for it
-  start,    // the constructor starts that; the first use waits, and holds the object from then on
+  start,    // the constructor begins; the first use waits, and holds the object from then on
   delayed,  // the first use does all
 };
 
@@ -29,8 +29,8 @@ namespace managed_internal {
 struct All;
 }
 
-// Keeps an object here while it lives, at an address that does not change. adhere<const T> reads, and never has
-// anything written back. A copy adheres by itself.
+// Keeps an object here, at a fixed address, as long as it lives. adhere<const T> reads, and causes no write-back. A
+// copy adheres by itself. Loading may throw over_budget and managed_error.
 template <typename T>
 class adhere {
   using element_type = std::remove_const_t<T>;
@@ -62,7 +62,7 @@ class adhere {
   operator T*() const { return get(); }  // NOLINT(runtime/explicit)
   T* operator->() const { return get(); }
   T& operator*() const { return *get(); }
-  // Of any integer, so that the conversion to a pointer does not compete.
+  // For any integer, so that the conversion to a pointer does not compete.
   template <typename Index, typename = std::enable_if_t<std::is_integral_v<Index>>>
   T& operator[](Index i) const {
     return get()[i];
@@ -73,7 +73,7 @@ class adhere {
 #if __cplusplus >= 202002L
   std::span<T> span() const { return {get(), size()}; }
 #endif
-  // Before the scope ends. Pointers into it are void; the next use fetches it again.
+  // Ends the guard before its scope. Pointers into the object are invalid then; the next use fetches it again.
   void release() noexcept {
     if (address_ != nullptr) nram_managed_release(place_.m, &guard_);
     address_ = nullptr;
@@ -83,7 +83,7 @@ class adhere {
   friend struct managed_internal::All;
   static constexpr int kFlags = std::is_const_v<T> ? NRAM_MANAGED_READ : NRAM_MANAGED_WRITE;
 
-  // Of a guard that was taken already.
+  // Takes over a guard.
   adhere(const managed_internal::Place& place, const nram_managed_guard& guard, void* address)
       : place_(place), guard_(guard), address_(static_cast<T*>(address)) {}
 
@@ -138,7 +138,8 @@ struct All {
 }  // namespace managed_internal
 
 // Guards of several objects of one managed_memory, as a tuple: all or none. Room for all is taken at once, so threads
-// that adhere in this way only never wait for each other in a circle. For reading those that are const: std::as_const.
+// that adhere only in this way never wait for each other in a circle. Const objects (std::as_const) get guards for
+// reading. Throws over_budget and managed_error, EINVAL for objects of several managed_memory.
 template <typename... Objects>
 auto adhere_all(Objects&... objects) {
   static_assert(sizeof...(Objects) > 0);

@@ -1,28 +1,28 @@
 #ifndef NRAM_CLIENT_MANAGED_NRAM_MANAGED_HPP_
 #define NRAM_CLIENT_MANAGED_NRAM_MANAGED_HPP_
 
-// Managed memory: objects that live in other machines' RAM, of which a budget is here at a time. A program says by
-// scopes what it uses now. C++17 and later; header only, over the C functions of managed.h.
+// Managed memory: objects live in other machines' RAM, and a budget of them is here at a time. A program says by scopes
+// which ones it uses now. C++17 and later; header only, over the C functions of managed.h.
 //
 //   nram::managed<double> row(1000);                   // 1000 zeros
-//   nram::managed<double, 2> matrix(500, 1000, 1.0);   // 500 rows, which come and go one by one
+//   nram::managed<double, 2> matrix(500, 1000, 1.0);   // 500 rows, each fetched and evicted alone
 //   {
 //     nram::adhere<double> values(row);                // they are here until the scope ends
 //     values[3] = 1;
-//     nram::adhere<const double> third(matrix[2]);     // for reading: nothing is ever written back for it
+//     nram::adhere<const double> third(matrix[2]);     // for reading: never written back
 //     values[4] = third[4];
 //   }
 //   auto [a, b] = nram::adhere_all(row, matrix[7]);    // both or none, in an order that cannot deadlock
 //
-// Threads: different objects may be used at the same time, and any number of threads may adhere to the same one; they
-// share its memory, as threads do. One managed or adhere object: its const members may be called at the same time,
-// those of adhere only if it is loaded. An adhere may be moved to another thread.
+// Threads: any thread may use different objects at any time, and any number of threads may adhere to the same object;
+// they share its memory, as threads do. Threads may call the const members of one managed or adhere object at the same
+// time, those of an adhere only once it is loaded. An adhere may be moved to another thread.
 //
 // Waiting: constructors, and the first use of a delayed adhere, may wait for servers and for room, as managed.h tells.
 //
-// Errors: over_budget if more would be adhered to than fits, and managed_error for the rest (a std::system_error with
-// managed.h's errno and text). Destructors do not throw: an object that cannot be fetched for its destructor goes
-// without one, with a line on stderr.
+// Errors: over_budget if more would be adhered to than fits, managed_error for the rest (a std::system_error with
+// managed.h's errno and text). Destructors do not throw: if an object cannot be fetched for its destructor, the
+// destructor does not run, and a line on stderr says so.
 
 #include <cerrno>
 #include <cstddef>
@@ -88,7 +88,7 @@ struct Place {
 
 using managed_options = nram_managed_options;
 
-// A pool, a budget and the objects in them. It must outlive its objects; its address is theirs, so it does not move.
+// A pool, a budget and the objects in them. It must outlive its objects, which know its address, so it does not move.
 class managed_memory {
  public:
   explicit managed_memory(const char* pool = nullptr,
@@ -96,13 +96,13 @@ class managed_memory {
       : own_(nram_managed_open(pool, &options)), m_(own_.get()) {
     if (m_ == nullptr) managed_internal::ThrowLastError();
   }
-  // Takes over what nram_managed_open() has returned.
+  // Takes over a handle of nram_managed_open().
   struct take_over {};
   managed_memory(take_over, nram_managed_t* m) : own_(m), m_(m) {}
   managed_memory(const managed_memory&) = delete;
   managed_memory& operator=(const managed_memory&) = delete;
 
-  // The program's own, from the environment ($NRAM_POOL, $NRAM_BUDGET); opened at the first call.
+  // The program's own, from the environment ($NRAM_POOL, $NRAM_BUDGET); opened at the first call, which may throw.
   static managed_memory& get_default() {
     static managed_memory* const memory = new managed_memory(nram_managed_default());
     return *memory;
@@ -113,9 +113,9 @@ class managed_memory {
   void set_budget(std::uint64_t bytes) {
     if (nram_managed_set_budget(m_, bytes) != 0) managed_internal::ThrowLastError();
   }
-  // Without waiting, a request that does not fit is over_budget at once, whatever other threads are about to release.
+  // false: a request that does not fit is over_budget at once, even if another thread may release a guard.
   void set_waits(bool waits) { nram_managed_set_waits(m_, waits ? 1 : 0); }
-  // Per cent of the budget, 0 to 50.
+  // Per cent of the budget for objects that are fetched ahead, 0 to 50.
   void set_ahead(unsigned percent) {
     if (nram_managed_set_ahead(m_, percent) != 0) managed_internal::ThrowLastError();
   }
@@ -135,7 +135,7 @@ class managed_memory {
   nram_managed_t* m_;
 };
 
-// An array of managed arrays, each of which comes and goes alone: managed<T, 2>(rows, columns, arguments...).
+// An array of managed arrays, each fetched and evicted alone: managed<T, 2>(rows, columns, arguments...).
 template <typename T, int Dimensions = 1>
 class managed {
   static_assert(Dimensions > 1);
@@ -165,18 +165,18 @@ class managed {
   std::vector<row_type> rows_;
 };
 
-// One object, or an array of them, in managed memory. Their only owner: it may be moved, not copied. What T points to
-// itself stays where it is, unless it is managed too.
+// One object, or an array of them, in managed memory, and their only owner: it may be moved, not copied. Memory that T
+// allocates itself is local, unless it is managed too.
 //
-// T that is trivially copyable may be at another address each time that somebody adheres to it; any other T has one for
-// life. Objects of up to 8 KiB share a block of 64 KiB with those that were made after and before them.
+// A trivially copyable T may be at another address each time that a thread adheres to it; any other T has one for life.
+// Objects of up to 8 KiB share a block of 64 KiB with those made before and after them, which is freed with the last.
 template <typename T>
 class managed<T, 1> {
   static_assert(std::is_object_v<T> && !std::is_const_v<T>, "managed<T>: T is a plain type; adhere<const T> reads");
   static_assert(alignof(T) <= 4096);
 
  public:
-  // One T().
+  // One T(). All constructors may throw managed_error (ENOMEM, EIO) and over_budget.
   managed() : managed(std::size_t{1}) {}
   // `count` elements, each made of the same arguments; T() if there are none.
   template <typename... Arguments>
@@ -191,7 +191,7 @@ class managed<T, 1> {
     void* const data = nram_managed_new_aligned(place_.m, count == 0 ? 1 : count * sizeof(T), alignof(T), flags,
                                                 &place_.object, &guard);
     if (data == nullptr) managed_internal::ThrowLastError();
-    // Takes back what is made so far if a constructor throws.
+    // Destroys the elements made so far if a constructor throws.
     struct Making {
       ~Making() {
         if (place.count != count) Destroy(elements, place.count);
@@ -214,7 +214,7 @@ class managed<T, 1> {
     }
     return *this;
   }
-  // Destructors run from the last element to the first. Nobody may adhere to it.
+  // Destructors run from the last element to the first. No adhere may hold the object.
   ~managed() { Reset(); }
 
   std::size_t size() const { return place_.count; }

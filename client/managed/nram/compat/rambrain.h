@@ -1,9 +1,9 @@
 #ifndef NRAM_CLIENT_MANAGED_NRAM_COMPAT_RAMBRAIN_H_
 #define NRAM_CLIENT_MANAGED_NRAM_COMPAT_RAMBRAIN_H_
 
-// The names that programs written for Rambrain use (Imgrund and Arth, "Rambrain - a library for virtually extending
-// physical memory"), over nram's managed memory: they compile unchanged, link -lnram, and have their objects in a pool
-// in the place of a swap file. Written from the published interface.
+// Rambrain's names (Imgrund and Arth, "Rambrain - a library for virtually extending physical memory") over nram's
+// managed memory: programs for Rambrain compile unchanged, link -lnram, and have their objects in a pool in place of a
+// swap file. Written from the published interface.
 //
 // Differences: the pool and the first budget come from $NRAM_POOL and $NRAM_BUDGET. A limit of less than 1 MiB is
 // 1 MiB. There is no swap file, so its size is not used. A request that does not fit waits for other threads, unless
@@ -49,7 +49,7 @@ auto Translated(Function function) {
 template <class T>
 class adhereTo;
 
-// Several dimensions: an array of managedPtr of the others.
+// Several dimensions: an array of managedPtr of one dimension less.
 template <class T, int dim = 1>
 class managedPtr {
   static_assert(dim > 1);
@@ -71,7 +71,7 @@ class managedPtr {
   std::shared_ptr<std::vector<row>> rows_;
 };
 
-// One element, or an array. Copies share it; it goes with the last one.
+// One element, or an array. Copies share it; the last one destroys it.
 template <class T>
 class managedPtr<T, 1> {
  public:
@@ -90,8 +90,8 @@ class managedPtr<T, 1> {
   std::shared_ptr<nram::managed<T>> object_;
 };
 
-// The object is here from the first pointer that is pulled to the end of the scope. A const adhereTo pulls for reading:
-// nothing is written back then. Threads may pull from one at the same time.
+// Keeps the object here from the first pointer that is pulled to the end of the scope. A const adhereTo pulls for
+// reading: nothing is written back then. Threads may pull from one at the same time.
 template <class T>
 class adhereTo {
  public:
@@ -126,19 +126,19 @@ class adhereTo {
   }
 
  private:
-  // Declared first, so that it goes last.
+  // Declared first, so that it is destroyed last.
   std::shared_ptr<nram::managed<T>> object_;
   mutable std::mutex mu_;
   mutable std::optional<nram::adhere<const T>> read_;
   std::optional<nram::adhere<T>> write_;
 };
 
-// What a program asks of its manager.
+// The program's manager: nram's default managed_memory.
 class managedMemory {
  public:
   static managedMemory* defaultManager;
 
-  // True: a request that does not fit fails at once, also where another thread would give up its room soon.
+  // true: a request that does not fit fails at once, even if another thread may release its room.
   bool setOutOfSwapIsFatal(bool fatal = true) {
     memory().set_waits(!fatal);
     return std::exchange(fatal_, fatal);
@@ -179,7 +179,7 @@ namespace rambrainglobals {
 class rambrainConfig {
  public:
   bool resizeMemory(global_bytesize bytes) { return managedMemory::defaultManager->setMemoryLimit(bytes); }
-  // The pool's servers lend what they lend.
+  // The pool's servers decide how much they lend.
   bool resizeSwap(global_bytesize) { return true; }
   template <typename... Arguments>
   void reinit(Arguments&&...) {}
@@ -191,7 +191,7 @@ inline rambrainConfig config;
 
 namespace internal {
 
-// While one thread collects what it needs, no other one begins to.
+// While one thread collects its objects, no other thread begins to.
 class Ingredients {
  public:
   Ingredients() : lock_(mu()) {}
