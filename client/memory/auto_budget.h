@@ -18,8 +18,8 @@ namespace nram {
 // pressure, how much memory others leave (base/host/memory_balance.h).
 class AutoBudget {
  public:
-  // How much the caller holds now, and what is done with each answer. Both are called by the thread, and must not call
-  // this object.
+  // Held returns the bytes that the caller holds now; Apply carries out each answer. The thread calls both. They must
+  // not call this object.
   using Held = std::function<uint64_t()>;
   using Apply = std::function<void(uint64_t bytes)>;
 

@@ -36,7 +36,7 @@ class ThreadDriver : public SessionDriver, private Poller::Client {
     Join();
     if (begun_.load()) poller_->Remove(this);
   }
-  // False: there is no thread (a limit of processes, or of memory). Nobody knows of the driver then.
+  // False: there is no thread (a limit of processes, or of memory). No other object knows of the driver then.
   bool Begin() {
     try {
       thread_ = std::thread([this] {
@@ -75,7 +75,7 @@ class ThreadDriver : public SessionDriver, private Poller::Client {
   // Blocks until the action's deadline at most.
   SessionOutcome Perform(SessionAction* action);
   void Dial(const SessionAction& action, SessionOutcome* outcome);
-  // Where the data plane is. *owner: who must listen there, of a Unix socket.
+  // Where the data plane is. *owner: the user that must listen there, of a Unix socket.
   absl::StatusOr<Endpoint> FindDataPlane(const ServerHello& hello, std::optional<uid_t>* owner);
   void Connect(const SessionAction& action, SessionOutcome* outcome);
   void Ping(const SessionAction& action, SessionOutcome* outcome);
