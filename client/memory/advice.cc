@@ -20,14 +20,14 @@ namespace {
 
 // The most pages that are dropped in one go.
 constexpr uint64_t kDropPagesMax = 1024;
-constexpr uint64_t kDropShare = 8;  // at most this part of the budget is busy while servers are told
+constexpr uint64_t kDropShare = 8;  // at most this part of the budget is busy while servers drop pages
 constexpr size_t kLanes = 8;
 constexpr int64_t kLookAgainMs = 100;
 constexpr int64_t kSealTurnMs = 1'000;
 
 bool IsBusy(PageState state) { return state == PageState::kBusy; }
 bool IsMoving(PageState state) { return IsBusy(state) || state == PageState::kWriting; }
-// Somebody else writes the page, or a copy of it.
+// Another thread writes back the page, or a copy of it.
 bool IsWritten(PageState state) { return state == PageState::kWriting || state == PageState::kDirtyCopied; }
 
 }  // namespace
@@ -269,7 +269,7 @@ absl::Status Advice::DropSome(const Pages& pages, int64_t deadline_ns) {
       i += run + 1;
     }
   };
-  // Servers are told first: if that fails, the pages here must not be lost.
+  // Servers drop their pages first: if that fails, the pages here must not be lost.
   if (remote) {
     for_each_run([&](uint64_t first, uint64_t count) {
       if (!status.ok()) return;

@@ -77,7 +77,7 @@ absl::Status Budget::Change(uint64_t bytes, bool at_least_pins) {
 }
 
 void Budget::AtRest() {
-  // Whoever changes the budget may be waiting for the thread that calls this.
+  // A thread that changes the budget may be waiting for the thread that calls this.
   if (!trim_.load(std::memory_order_relaxed)) return;
   if (!mu_.TryLock()) return;
   const uint64_t bytes = bytes_.load();

@@ -57,12 +57,13 @@ class Budget {
         on_change_(std::move(on_change)),
         bytes_(bytes) {}
 
-  // Returns at once. A smaller budget is reached when the evictor has written back and dropped what is beyond it.
+  // Returns at once. A smaller budget is reached when the evictor has written back and dropped the pages beyond it.
   // INVALID_ARGUMENT: out of range. FAILED_PRECONDITION: more than half would be pinned. Nothing has changed then.
   absl::Status Set(uint64_t bytes) { return Change(bytes, /*at_least_pins=*/false); }
-  // The same, but no less than what is pinned asks for.
+  // The same, but no less than the pinned pages need.
   absl::Status SetBeyondPins(uint64_t bytes) { return Change(bytes, /*at_least_pins=*/true); }
-  // For the evictor, when no page has to leave: gives back what a smaller budget does not need. Waits for nobody.
+  // The evictor calls it when no page is to be evicted. Gives back the memory that a smaller budget does not need. Does
+  // not block.
   void AtRest();
 
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
@@ -83,7 +84,7 @@ class Budget {
   std::atomic<uint64_t> shrank_{0};
   std::atomic<uint64_t> grew_{0};
   std::atomic<bool> trim_{false};  // AtRest has something to do
-  Mutex mu_;                       // changes; held while on_change_ is told
+  Mutex mu_;                       // changes; held while on_change_ is called
 };
 
 }  // namespace nram

@@ -12,7 +12,7 @@
 namespace nram {
 namespace {
 
-// How many pages leave the queue at a time: enough for long runs, and yet about in the queue's order.
+// How many pages are taken from the queue at a time: enough for long runs, and yet about in the queue's order.
 constexpr uint64_t kBatchPages = 512;
 // How often to see whether writes that take long have ended.
 constexpr int64_t kSlowLookMs = 10;
@@ -73,7 +73,7 @@ void Evictor::Run() {
       residency_->AwaitWanted(DeadlineAfterMs(1'000));
     }
     if (const absl::Status failed = out_.TakeError(); !failed.ok()) {
-      // The pages stay here and are tried again; a server that is away may come back.
+      // The pages remain here and are tried again: an absent server may return.
       residency_->Report(failed);
       Pause(kFailedPauseMs);
     }

@@ -25,7 +25,7 @@ uint64_t MachineBytes() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Fills in what is 0.
+// Replaces bounds that are 0 by their defaults.
 absl::Status ChooseBounds(MemoryOptions* options) {
   const BudgetShape shape{options->page_bytes, options->handlers};
   uint64_t* const floor = &options->budget_min_bytes;
@@ -125,7 +125,7 @@ absl::Status Memory::Start() {
   if (!stop_fd_.valid()) return ErrnoStatus(errno, "eventfd");
   for (uint32_t i = 0; i < options_.handlers; ++i) handlers_.emplace_back([this] { HandleFaults(); });
   if (auto_budget_ != nullptr) {
-    // If that much is pinned, the program has what it asked for.
+    // Pinned pages may raise the budget: the program asked for them.
     auto_budget_->Start([this] { return resident_bytes(); },
                         [this](uint64_t bytes) { (void)budget_->SetBeyondPins(bytes); });
   }
@@ -278,7 +278,7 @@ absl::StatusOr<std::byte*> Memory::MapRegion(const MapRequest& request) {
   NRAM_ASSIGN_OR_RETURN(auto former, TakeOverVersions(request));
   NRAM_ASSIGN_OR_RETURN(auto region, OpenRegion(request, &length));
   if (former != nullptr) {
-    // Versions that stay cost room, nothing else; the next owner tries again.
+    // Versions that are not dropped only cost room; the next owner tries again.
     (void)former->DropUnrecorded(region.get(), DeadlineAfterMs(options_.pool.io_timeout_ms));
   }
   return MapOpened(request, length, std::move(region), std::move(former));

@@ -21,7 +21,7 @@ constexpr size_t kLanes = 16;
 // How often to see whether the version has to be given up.
 constexpr int64_t kTickMs = 20;
 constexpr int64_t kLookAgainMs = 1'000;
-// Protecting so many pages once more costs less than another call of the kernel, which interrupts all who run.
+// Protecting this many pages once more costs less than another system call, which interrupts all running threads.
 constexpr uint64_t kProtectAcross = 128;
 
 int64_t NowOfUnixNs() {
@@ -109,7 +109,7 @@ void Publisher::Forget(Segment* segment, bool destroys) {
   if (destroys && stream != nullptr && stream->publication != nullptr) (void)stream->publication->Destroy();
 }
 
-// --- What the caller of Publish does.
+// --- The part of the thread that calls Publish.
 
 absl::StatusOr<Publisher::Stream*> Publisher::CheckRequest(const PublishRequest& request) {
   if (request.segments.empty() || request.segments.size() > kSegmentsMax || request.history < 1) {
@@ -309,7 +309,7 @@ absl::Status Publisher::Drop(const Segment& segment, uint64_t version) {
   return status;
 }
 
-// --- What the thread does.
+// --- The part of the publisher's thread.
 
 void Publisher::Run() {
   pthread_setname_np(pthread_self(), "nram-publish");
@@ -322,7 +322,7 @@ void Publisher::Run() {
       job = std::move(job_);
     }
     const absl::Status status = Execute(job.get());
-    // It has no segment from here on; what is unmapped waits for the turn.
+    // It has no segment from here on. An unmap waits for the turn.
     job->request.segments.clear();
     MutexLock lock(&mu_);
     Tell(job.get(), status);
@@ -333,7 +333,7 @@ void Publisher::Run() {
 void Publisher::Tell(Job* job, const absl::Status& status) {
   Stream* const stream = job->stream;
   stream->ended = job->record.number;
-  // To AwaitPublished these two are something else: that it is still under way, and that there is no such version.
+  // AwaitPublished gives these two another meaning: still under way, and no such version.
   const bool is_final = !absl::IsDeadlineExceeded(status) && !absl::IsInvalidArgument(status);
   if (!status.ok()) {
     stream->failures[job->record.number] = is_final ? status : absl::UnavailableError(status.message());
@@ -432,10 +432,10 @@ absl::Status Publisher::Send(Job* job, PageOut* out) {
       // Copies first: they make room for others.
       NRAM_RETURN_IF_ERROR(copies_->Pump());
       if (out->full()) {
-        // Pages that wait for a lane are bound still: who writes to one goes on with a copy.
+        // Pages that wait for a lane are still bound: a thread that writes to one goes on with a copy.
         out->WaitAny(DeadlineAfterMs(kTickMs));
       } else if (!SendSome(segment, &page, out)) {
-        page = 0;  // some may have come back
+        page = 0;  // some may be bound again
         AwaitSome(segment.get(), out);
       }
       if (absl::Status failed = out->TakeError(); !failed.ok()) return failed;

@@ -27,7 +27,7 @@ absl::Status Publisher::MakeRoom(Stream* stream, const PublishRequest& request) 
   while (is_full() && stream->kept.size() > stay) NRAM_RETURN_IF_ERROR(ForgetOldest(stream));
   const int64_t deadline_ns = DeadlineAfterMs(request.when_full == WhenFull::kWait ? request.wait_ms : 0);
   for (int64_t pause_ms = 1;; pause_ms = std::min(2 * pause_ms, kRoomPauseMs)) {
-    // Those that nobody observes first.
+    // Unobserved versions first.
     DropHeld(stream, /*all=*/true);
     while (request.when_full == WhenFull::kDropOldest && is_full() && !stream->held.empty() &&
            DropVersions(stream->held.front().record, /*force=*/true)) {

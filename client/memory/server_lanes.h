@@ -18,7 +18,7 @@ class ServerLanes {
  public:
   using Servers = Region::Servers;
 
-  // Nobody waits longer than `patience_ns` for a server that ends nothing.
+  // No caller waits longer than `patience_ns` for a server that ends nothing.
   ServerLanes(size_t lanes, int64_t patience_ns) : patience_ns_(patience_ns), lanes_(lanes) {}
 
   // A run begins in a lane that is free. Pages without a server count as those of one more server.

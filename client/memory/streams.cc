@@ -32,8 +32,8 @@ uint64_t Streams::KeptUntil(const Stream& stream) {
 
 bool Streams::Writable(Stream* stream) {
   if (!stream->writes) return false;
-  // Nothing tells of writes to pages that come writable: now and then one window comes protected, to see whether the
-  // stream still writes.
+  // Writes to pages that are placed writable raise no fault. One window in kWindowsOnTrust is placed protected, to see
+  // whether the stream still writes.
   if (++stream->windows % kWindowsOnTrust == 0) stream->writes = false;
   return stream->writes;
 }

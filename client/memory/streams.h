@@ -59,7 +59,7 @@ class Streams {
 
   // A page is missing.
   StreamPlan OnFault(const StreamArea& area, uint64_t page, bool write);
-  // Somebody waits for a window that was read ahead: what to read next.
+  // A thread waits for a window that was read ahead: returns the run to read next.
   StreamPlan OnAheadUsed(const StreamArea& area, const Run& window);
   // A page that is here is written for the first time: the pages from this one on that are likely to be written next,
   // the page alone if it belongs to no stream. Not all of them may be protected.
