@@ -131,7 +131,7 @@ void RunEngine::EndLeaving(const Leaving& leaving, RunState state) {
   }
   if (page.waiter) {
     page.waiter = false;
-    // Where the program has it now: if it is just being moved, EndChange wakes who waits.
+    // At its present address. If it is just being moved, EndChange wakes the waiters.
     if (const auto address = ranges_.AddressOf(leaving.home)) space_->Wake(*address, 1);
   }
 }

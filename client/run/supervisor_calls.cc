@@ -139,7 +139,7 @@ absl::StatusOr<std::optional<ProgramMemory::Answer>> Supervisor::OnCall(const se
   const bool forks = call.nr == SYS_fork || (call.nr == SYS_clone && (call.args[0] & CLONE_VM) == 0);
   const bool executes = call.nr == SYS_execve || call.nr == SYS_execveat;
   if (executes) {
-    // Of a child that shares the memory: it has its own from here on, and that is local.
+    // A child that shares the memory has its own from here on, and that is local.
     if (!traces_) {
       if (IsThreadOf(owner.process, thread)) executing_.insert(thread);
       return ProgramMemory::Answer();

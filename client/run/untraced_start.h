@@ -32,8 +32,7 @@ class UntracedStart {
   // The program's end of the socket is its own from here on.
   void CloseIts() { its_.reset(); }
 
-  // Takes what the library has reported; null: nothing yet. Does not wait for it. An error: it could not make the
-  // helper.
+  // Takes the library's report; null: there is none yet. Does not wait for it. An error: it could not make the helper.
   absl::StatusOr<std::unique_ptr<Helper>> TakeHelper();
 
  private:
