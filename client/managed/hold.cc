@@ -18,7 +18,7 @@ namespace {
 // A sleeping thread looks again so often, whatever wakes it.
 constexpr int64_t kLookMs = 1'000;
 constexpr int kJoinsMax = 8;  // of reads that others have begun, and that have failed
-// After which who needs the room hears of it.
+// After this many, threads that need the room get the error.
 constexpr uint64_t kWriteFailuresMax = 2;
 
 // The blocks that are to come, each once. Wants are sorted.
@@ -75,8 +75,8 @@ absl::Status Manager::HoldSlowly(absl::Span<const Want> wants, Room room, Thread
       return status;
     }
     Undo(request);
-    // A read that failed for another thread, or for nobody in particular, may have failed for a neighbour. The thread
-    // that needs the block reads it itself then, unless others are always first.
+    // A read for another thread, or ahead of use, may have failed because of a neighbouring block. The thread that
+    // needs the block then reads it itself, unless others are always first.
     if (request.own_failed || attempt == kJoinsMax) return status;
   }
 }
@@ -128,7 +128,7 @@ Manager::Outcome Manager::TryHold(Request* request, Actions* actions) {
 }
 
 bool Manager::Admit(Request* request, uint64_t need, Actions* actions) {
-  // Who holds guards goes before those who hold none, since these may wait for them.
+  // A thread that holds guards precedes those that hold none, since these may wait for it.
   const bool holds = request->me->guards() > 0;
   const bool is_first = holds || queue_.empty() || queue_.front() == request;
   if (is_first && MakeRoom(need, request->me, /*for_ahead=*/false, actions)) return true;

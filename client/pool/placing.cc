@@ -90,7 +90,7 @@ ServerSession* Placing::Survey(const Sessions& sessions, uint64_t bytes, absl::S
       return session.get();
     }
   }
-  if (asleep != nullptr) return asleep;  // whoever waits for it has it roused
+  if (asleep != nullptr) return asleep;  // a waiter for it has it woken
   if (away_too_long == sessions.size()) {
     *why = absl::UnavailableError("no memory server of the pool answers");
   } else if (full_ == kNoServer) {

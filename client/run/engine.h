@@ -43,7 +43,7 @@ struct RunCounters {
   std::atomic<uint64_t> zero_pages{0};     // filled with zeros
   std::atomic<uint64_t> fetched_pages{0};  // read from the store
   std::atomic<uint64_t> ahead_pages{0};    // of those, before they were asked for
-  std::atomic<uint64_t> evicted_pages{0};  // evicted
+  std::atomic<uint64_t> evicted_pages{0};  // taken out of memory
   std::atomic<uint64_t> written_pages{0};  // of those, written to the store
   std::atomic<uint64_t> stayed_pages{0};   // times that a page could not be taken
   std::atomic<uint64_t> budget_waits{0};   // faults that waited for evictions
