@@ -84,7 +84,7 @@ void LiveMembers::Stop() {
   if (rouser_.joinable()) rouser_.join();
 }
 
-// --- Who is a member.
+// --- The members.
 
 void LiveMembers::Watch() {
   while (true) {
@@ -194,7 +194,7 @@ void LiveMembers::Keep(const std::vector<Member>& members) {
   LOG_IF_EVERY_N(WARNING, !status.ok(), 100) << "what " << source_->name() << " says is not kept: " << status.message();
 }
 
-// --- Who is awake.
+// --- The awake sessions.
 
 void LiveMembers::RouseAll() {
   MutexLock lock(&mu_);
@@ -261,7 +261,7 @@ void LiveMembers::RouseLocked(size_t count) {
     if (session->removed()) removed.push_back(session);
     if (!session->asleep() || session->removed()) continue;
     if (!DriveLocked(session)) {
-      order_.push_back(session);  // the next one to be roused, later
+      order_.push_back(session);  // the next one to be woken, later
       break;
     }
     --count;

@@ -93,7 +93,7 @@ uint16_t ChooseReceiver(PlacementPolicy policy, RegionId region, uint64_t span, 
     return candidate.domain != 0 && absl::c_linear_search(domains, candidate.domain);
   };
   if (!absl::c_all_of(*candidates, is_near)) std::erase_if(*candidates, is_near);
-  // Who had to give memory back lately may have to again.
+  // A donor that had to give memory back lately may have to again.
   const auto is_pressed = [](const PlacementCandidate& candidate) { return candidate.pressed; };
   if (!absl::c_all_of(*candidates, is_pressed) && !NRAM_PLANTED(donors_room_alone)) {
     std::erase_if(*candidates, is_pressed);

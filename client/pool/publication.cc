@@ -377,7 +377,7 @@ absl::StatusOr<PublicationRecord> Publication::Read(uint64_t number, int64_t dea
 void Publication::NoteNewest(uint64_t newest) {
   if (newest == seen_) return;
   const int64_t now_ns = MonotonicNs();
-  // Of the first one nobody knows for how long it has been there.
+  // The age of the first one is unknown.
   if (seen_ns_ != 0) period_ns_ = now_ns - seen_ns_;
   seen_ns_ = now_ns;
   seen_ = newest;

@@ -45,7 +45,7 @@ bool Repairer::Begin(Slot* slot, Todo todo) {
   slot->is_back = false;
   slot->mends = todo.mends;
   slot->sheds = todo.sheds;
-  // Somebody waits for the memory, or a process is about to end.
+  // A donor waits for the memory, or a server is about to end.
   slot->is_urgent = todo.sheds != kNoServer || some_are_urgent_;
   slot->leaves.clear();
   if (todo.mends) {
@@ -133,7 +133,7 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
            !session.capacity().draining && !session.asks() && session.host() != sheds_host &&
            !IsAvoided(server, now_ns) && !absl::c_linear_search(hosts, session.host());
   };
-  // Where a copy has missed something, what it had goes first, and with it the room comes back.
+  // Where a copy has missed a change, its old data is freed first, and its room with it.
   for (const CopyMap::Life& life : plan.stale) {
     ServerSession* const session = home_->sessions->at(life.server);
     // Room of a pressed server beyond its word is for spans there that stay.
@@ -148,12 +148,12 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
   return chosen != kNoServer ? home_->sessions->at(chosen) : nullptr;
 }
 
-// Room for what the span has reserved, all of it, before anything moves.
+// Takes room for all reserved pages of the span, before anything moves.
 bool Repairer::BeginJoin(Slot* slot) {
   slot->incarnation = slot->target->incarnation();
   slot->reserved_pages = slot->map->copies()->ReservedPages(slot->span);
   if (slot->reserved_pages > 0 && slot->is_back) {
-    // Some of the region's share is still there; how much of it is this span's, nobody knows.
+    // Some of the region's quota is still there; this span's part of it is unknown.
     const uint64_t most = slot->map->copies()->AllReservedPages() * Room::kBytesPerPage;
     const uint64_t has = slot->map->reserved_bytes(slot->target->index());
     const uint64_t bytes =
@@ -316,7 +316,7 @@ void Repairer::OnFlipped(Slot* slot, const absl::Status& status) {
   if (!status.ok()) return Fail(slot, IsTargetToBlame(*slot));
   if (slot->joining.has_value()) {
     ++made_;
-    ReleaseReserved(slot, slot->used_bytes);  // what was copied has been paid for
+    ReleaseReserved(slot, slot->used_bytes);  // the copied pages have used their room
   }
   Rest(slot);
 }
@@ -324,7 +324,7 @@ void Repairer::OnFlipped(Slot* slot, const absl::Status& status) {
 // A region's room at a server, beyond what its spans there have reserved.
 void Repairer::GiveBackShare(RegionMap* map, uint16_t server) {
   if (!map->has_room()) return;
-  // Not more than is certainly not needed: what the spans that are still there may need in all stays.
+  // Gives back only room that is certainly not needed: keeps all that the spans that are still there may need.
   const uint64_t needed_bytes = map->copies()->ReservedBytesAt(server);
   const uint64_t bytes = map->reserved_bytes(server);
   if (bytes <= needed_bytes) return;
@@ -342,7 +342,7 @@ void Repairer::ReleaseReserved(Slot* slot, uint64_t most_bytes) {
 
 void Repairer::Fail(Slot* slot, bool avoid) {
   NoteShed(std::exchange(slot->sheds, kNoServer), /*left=*/false);
-  // A donor that is about to end has nobody else to wait for.
+  // A server that is about to end cannot wait for other work.
   if (avoid && slot->target != nullptr && !some_are_urgent_) Avoid(slot->target->index());
   if (slot->joining.has_value()) {
     slot->map->copies()->EndJoining(slot->span, *slot->joining);

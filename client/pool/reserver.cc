@@ -110,7 +110,7 @@ Reserver::Answer Reserver::EndReserve(const Ask& ask, const absl::StatusOr<Lease
   if (code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kFailedPrecondition) {
     ask_exactly_ = !ask.exactly;
     if (!ask.exactly) return Answer::kDone;  // asked again, for less
-    // So much there is not. A span's worth there may be, or what was freed while the answer was on its way.
+    // The server has less. It may still have a span's worth, or room that was freed while the answer was on its way.
     if (ask.for_bytes <= kRefusedBytes && freed_events_ == ask.freed_before) refused_ = true;
     ahead_ns_ = now_ns + kAheadAgainMs * kNsPerMs;
     return Answer::kRefused;

@@ -145,7 +145,7 @@ bool Room::Enter(uint64_t incarnation, uint64_t lease_term) {
   incarnation_ = incarnation;
   lease_term_ = lease_term;
   reserved_bytes_ = 0;
-  unsettled_ = false;  // what was sent in a former term is not executed in this one
+  unsettled_ = false;  // requests of a former term are not executed in this one
   purse_ = Purse(++term_, 0);
   return true;
 }
@@ -174,7 +174,7 @@ bool Room::AddReservation(uint64_t bytes, uint64_t incarnation, uint64_t lease_t
 
 bool Room::Hear(uint64_t reservation_bytes, uint64_t look) {
   MutexLock lock(&mu_);
-  // Below 0 if a region counts on more than there is: then what the client asks for next makes that true again.
+  // Below 0 if a region counts on more than there is: then the client's next reservation makes up for it.
   const int64_t free = static_cast<int64_t>(std::min(reservation_bytes, kReservationBytesMax)) - reserved_bytes_;
   uint64_t purse = purse_;
   do {

@@ -52,7 +52,7 @@ class VersionCalls {
 
   std::deque<Errand> errands_;
   RegionMap* map_ = nullptr;
-  std::atomic<size_t> left_{0};  // errands under way, and one while they are started
+  std::atomic<size_t> left_{0};  // requests under way, and one while they are started
   Done done_ = nullptr;
   void* done_context_ = nullptr;
 };
@@ -60,13 +60,13 @@ class VersionCalls {
 // The outcome of a drop of versions.
 struct DroppedVersions {
   uint64_t freed_bytes = 0;
-  uint32_t held = 0;        // that stay at some server, since they are held there
+  uint32_t held = 0;        // that remain at some server, since they are held there
   uint32_t unanswered = 0;  // servers, which drop them with the next drop or snapshot when they are back
 };
 
-// Drops the region's versions [first, last] wherever it is, but none that is sealed from now on, and what other drops
-// have left. FAILED_PRECONDITION:
-// another client has taken the region over. Blocks until all have answered that can be asked, or the deadline.
+// Drops the region's versions [first, last] wherever it is, but none that is sealed from now on, and the leftovers of
+// other drops. FAILED_PRECONDITION: another client has taken the region over. Blocks until all have answered that can
+// be asked, or the deadline.
 absl::StatusOr<DroppedVersions> DropVersionsOf(const IoPlace& place, VersionNumber first, VersionNumber last,
                                                bool force, IoClass io_class, int64_t deadline_ns);
 // Adds the drops that servers have missed and can be asked for now to `calls`. True: there are some.
