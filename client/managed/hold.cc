@@ -15,7 +15,7 @@
 namespace nram {
 namespace {
 
-// A sleeping thread looks again so often, whatever wakes it.
+// A sleeping thread looks again at least this often.
 constexpr int64_t kLookMs = 1'000;
 constexpr int kJoinsMax = 8;  // of reads that others have begun, and that have failed
 // After this many, threads that need the room get the error.
@@ -86,7 +86,7 @@ Manager::Outcome Manager::TryHold(Request* request, Actions* actions) {
   me->awaits_room = false;
   request->loads.clear();
   request->own_failed = false;
-  // Blocks that are here stay, while room is made for the others.
+  // Blocks that are here are not evicted while room is made for the others.
   for (const Want& want : request->wants) want.block->word.fetch_add(1);
   uint64_t need = 0;
   const Block* missed = nullptr;
@@ -229,7 +229,7 @@ void Manager::CountGuard(const Want& want, Request* request) {
       if (std::exchange(block->ahead, false)) NoteAheadHit(block);
       break;
     case BlockState::kHere:
-    case BlockState::kLeaving:  // it stays when it has been written
+    case BlockState::kLeaving:  // it is kept when it has been written
       break;
     case BlockState::kFree:
       LOG(FATAL) << "a guard of a managed object that was destroyed";

@@ -298,7 +298,7 @@ inline void Manager::Release(Block* block, ThreadRecord* taker) {
   } else {
     taker->released_elsewhere.fetch_add(1);
   }
-  // Also when others hold the block still: threads that wait ask who holds what.
+  // Also when others hold the block still: waiting threads ask which threads hold which blocks.
   event_.Notify();
 }
 

@@ -119,7 +119,7 @@ ABSL_ATTRIBUTE_NOINLINE bool FailNull() {
 
 bool Usable(const nram_managed_t* m) { return m != nullptr || FailNull(); }
 
-// For what would take the manager's lock, which a thread of the parent may have held at fork().
+// Guards calls that take the manager's lock, which a thread of the parent may have held at fork().
 bool Mine(const nram_managed_t* m) {
   if (!Usable(m)) return false;
   if (m->manager->is_parents()) {

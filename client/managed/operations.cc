@@ -1,4 +1,4 @@
-// Reads and writes of the store, and what their ends change.
+// Reads and writes of the store, and the effects of their ends.
 
 #include <glog/logging.h>
 

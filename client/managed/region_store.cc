@@ -9,7 +9,7 @@
 namespace nram {
 namespace {
 
-// So many parts of one operation are under way: 1 MiB.
+// The most parts of one operation under way: 1 MiB.
 constexpr size_t kParts = 4;
 // The end of a program waits no longer for a server, whose part is then collected with the lease.
 constexpr int64_t kEndTimeoutMs = 2'000;

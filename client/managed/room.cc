@@ -147,7 +147,7 @@ Block* Manager::ChooseVictim(const ThreadRecord* me) {
       if (!IsHeld(block)) return block;
     }
   }
-  // Uses are not told when they happen: a block that was used since it was queued goes to the end now.
+  // Uses are not told when they happen: a block that was used since it was queued is moved to the end now.
   for (size_t looks = 2 * here_.size(); looks > 0; --looks) {
     Block* const block = here_.oldest();
     const uint64_t used = block->used.load(std::memory_order_relaxed);
@@ -217,7 +217,7 @@ void Manager::FetchAhead(ThreadRecord* me, bool missed, Actions* actions) {
         // buffers are kept until they are whole.
         const uint64_t share = RoundDown(limit - std::min(limit, ahead_used_), step) + 2 * step;
         (void)MakeRoom(std::max(std::min(kBatchBytes, share), next->bytes), me, /*for_ahead=*/true, actions);
-        // Room for a step comes with the end of a write.
+        // The end of a write gives room for a step.
         if (ahead_used_ > 0 && leaving_ > 0 && used_ + step > Limit()) break;
       }
       // A message of the pool is left to the next batch, if not all of it would be in this one.

@@ -72,8 +72,8 @@ absl::Status Advice::Evict(const Pages& pages) {
 }
 
 absl::Status Advice::Flush(const Pages& pages) {
-  // Data written after a flip goes to servers after its seal. Like this, a publication takes as long as its pages need,
-  // and ends by its deadlines. If it were given up on here, a kept mapping could not be unmapped without a loss.
+  // Data written after a flip is sent to servers after its seal. Like this, a publication takes as long as its pages
+  // need, and ends by its deadlines. If it were given up on here, a kept mapping could not be unmapped without a loss.
   while (!gate_->AwaitSealed(*pages.segment.get(), DeadlineAfterMs(kSealTurnMs)).ok()) {
   }
   const int64_t deadline_ns = Deadline();
@@ -130,7 +130,7 @@ absl::Status Advice::Pin(const Pages& pages, uint64_t asked_bytes) {
     status = errno == EINVAL ? absl::UnimplementedError("pinning needs Linux 5.14 or newer")
                              : absl::DataLossError(absl::StrCat("pinning: a page cannot be had: ", strerror(errno)));
   }
-  // Pages that others had pinned before stay pinned.
+  // Pages that others had pinned before remain pinned.
   for (uint64_t i = 0; i < pages.count && !status.ok(); ++i) {
     if (is_fresh[i]) UnpinPage(segment, pages.first + i);
   }

@@ -41,7 +41,7 @@ class Advice {
         page_in_(page_in),
         counters_(counters) {}
 
-  // Starts to fetch the pages that are on servers, lost ones too. More than half of what may be here is not begun.
+  // Starts to fetch the pages that are on servers, lost ones too. Does not begin more pages than half of the budget.
   absl::Status Prefetch(const Pages& pages);
   // Writes dirty pages back and drops all pages except pinned ones.
   absl::Status Evict(const Pages& pages);

@@ -71,7 +71,7 @@ int64_t AutoBudget::Look() {
   const int64_t now_ns = MonotonicNs();
   const double stalled = meter_.Share(ReadMemoryStalls(), now_ns);
   MutexLock lock(&mu_);
-  // /proc that has gone away says nothing of the memory.
+  // A missing /proc says nothing of the memory.
   if (memory.ok()) {
     apply_(balance_.Update({now_ns, memory->total_bytes, memory->available_bytes, held, stalled}));
     return balance_.NextLook();

@@ -32,8 +32,8 @@ class AutoBudget {
   uint64_t first_bytes() const { return first_bytes_; }
   // Starts the thread.
   void Start(Held held, Apply apply);
-  // From now on the budget is at most so large; if that is below the floor, the floor is so low too. Applies it before
-  // it returns. Not from within `apply`.
+  // From now on the budget is at most this; a higher floor is lowered to it. Applies it before it returns. Not from
+  // within `apply`.
   void SetCeiling(uint64_t bytes);
 
  private:

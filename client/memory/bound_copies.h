@@ -43,7 +43,7 @@ class BoundCopies {
   uint64_t Copy(const SegmentRef& segment, const Run& run, bool note);
 
   // --- The publisher's thread's.
-  // Ends what servers have answered, and starts as much as there are lanes for. Does not wait. The first error.
+  // Ends the sends that servers have answered, and starts new ones in free lanes. Does not wait. The first error.
   absl::Status Pump();
   bool HasDone() const;  // there is something for Pump to do
   bool idle() const;     // nothing is under way, and nothing waits to be sent

@@ -14,7 +14,7 @@ constexpr uint64_t kWindowBytesMin = 16 * kKiB;
 constexpr uint64_t kWindowShare = 128;  // of the budget
 
 // Sums for twice as many pages as may be here are too many, and for fewer than three in four too few. In between they
-// stay as they are, because changing them forgets all.
+// do not change, because a change forgets all.
 constexpr uint64_t kSumsMost = 2;
 bool AreTooFew(uint64_t sums_pages, uint64_t limit_pages) { return sums_pages < limit_pages / 4 * 3; }
 

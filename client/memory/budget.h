@@ -26,7 +26,7 @@ struct BudgetShape {
   uint64_t page_bytes = kPageBytes;
   uint32_t handlers = 4;
 
-  // The smallest budget there may be, and the smallest for so many pages in place.
+  // The smallest budget there may be, and the smallest for a number of pages in place.
   uint64_t LeastBytes() const;
   uint64_t BytesFor(uint64_t pages) const;
   // The most pages that are fetched at once.
@@ -42,7 +42,7 @@ struct BudgetShape {
 // Is told of each change of the budget, in order, by the thread that changes it. It must not change the budget itself.
 using OnBudget = std::function<void(uint64_t old_bytes, uint64_t new_bytes)>;
 
-// The present budget, which may change at any time, and what follows from it. Thread-safe.
+// The present budget, which may change at any time, and the limits derived from it. Thread-safe.
 class Budget {
  public:
   // `most_bytes`: the largest budget that the parts were made for. The parts must have been made for `bytes`.

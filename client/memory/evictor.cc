@@ -18,7 +18,7 @@ constexpr uint64_t kBatchPages = 512;
 constexpr int64_t kSlowLookMs = 10;
 // Runs on their way to servers. One that does not answer has half of them, or more if pages have several copies.
 constexpr size_t kLanes = 32;
-constexpr int64_t kFailedPauseMs = 10;    // before what failed is tried again
+constexpr int64_t kFailedPauseMs = 10;    // before a failed write is tried again
 constexpr int64_t kFruitlessPauseMs = 1;  // before the queue is gone through again
 
 }  // namespace
@@ -107,7 +107,7 @@ void Evictor::Evict(uint64_t pages) {
     out_.Add(segment, first, run, PageOut::After::kDrop, /*may_stay=*/true, deadline_ns);
   }
   if (gone() > before) return;
-  // All pages were busy or pinned, or stay for another round.
+  // All pages were busy or pinned, or have another round.
   if (out_.idle()) {
     Pause(kFruitlessPauseMs);
   } else {

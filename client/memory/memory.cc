@@ -189,7 +189,7 @@ absl::Status Memory::Close() {
   while (std::byte* const base = index_.First()) {
     absl::Status status = UnmapSegment(base);
     if (!status.ok() && index_.Find(reinterpret_cast<uintptr_t>(base))) {
-      // The region is kept, but cannot be written: the handle goes all the same.
+      // The region is kept, but cannot be written: the handle is closed all the same.
       if (first_error.ok()) first_error = status;
       index_.Find(reinterpret_cast<uintptr_t>(base))->abandoned = true;
       status = UnmapSegment(base);
@@ -266,7 +266,7 @@ void Memory::ForgetName(const std::string& name) {
 absl::StatusOr<std::unique_ptr<Publication>> Memory::TakeOverVersions(const MapRequest& request) {
   if (request.kind != MapKind::kAttach || request.name.size() > Publication::kNameBytesMax) return nullptr;
   auto former = Publication::Attach(pool_.get(), request.name, AttachMode::kOwner);
-  // With what says which versions there are, all of them are lost.
+  // All versions are lost with the region that lists them.
   const bool lost = request.accepts_loss && absl::IsDataLoss(former.status());
   if (absl::IsNotFound(former.status()) || lost) return nullptr;
   return former;

@@ -19,7 +19,7 @@
 namespace nram {
 
 // Published versions as others see them: which there are, their regions, and how mapped ones go on to the next
-// (adr/0019). Thread-safe, but for calls about the same view at the same time.
+// (adr/0019). Thread-safe, except for calls about the same view at the same time.
 class Observer {
  public:
   // All outlive it.

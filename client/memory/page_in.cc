@@ -198,7 +198,7 @@ bool PageIn::LetWrite(const SegmentRef& segment, uint64_t page) {
       opened = copies_->Copy(segment, rest, /*note=*/!plan.sure);
       copied = opened > 0 ? copied + opened : most_copied;  // no room for another one now
     }
-    // Pages on their way in or out, or writable already, stay as they are.
+    // Pages on their way in or out, or writable already, do not change.
     if (at == 0 && opened == 0) return false;
     at += std::max<uint64_t>(opened, 1);
   }

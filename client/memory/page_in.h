@@ -46,7 +46,7 @@ class PageIn {
   // The segment, which remains mapped, has another region now: waits until no page of the former one is in a buffer.
   void ForgetAhead(Segment* segment);
 
-  // From now on at most so many pages are fetched at once.
+  // From now on at most `window_pages` are fetched at once.
   void SetWindow(uint64_t window_pages);
 
   AheadWindows* ahead() { return ahead_.get(); }

@@ -43,8 +43,8 @@ class PagePlacer {
   // Ends kBusy for all pages of the run; threads that wait for them look again.
   void Unclaim(const SegmentRef& segment, const Run& run, PageState to);
 
-  // Blocks until there is budget for so many pages. RESOURCE_EXHAUSTED after `deadline_ns`, for several pages sooner:
-  // budget for many is rarely free while others take each page that becomes free.
+  // Blocks until there is budget for `pages`. RESOURCE_EXHAUSTED after `deadline_ns`, for several pages sooner: budget
+  // for many is rarely free while others take each page that becomes free.
   absl::Status TakeBudget(uint64_t pages, int64_t deadline_ns);
 
   // Puts claimed pages, which have budget, in place from `data`, and ends kBusy. A page that the kernel refuses is

@@ -120,7 +120,7 @@ inline bool IsResident(PageState state) {
 inline bool IsClean(PageState state) { return state == PageState::kClean || state == PageState::kCleanEmpty; }
 inline bool IsDirty(PageState state) { return state >= PageState::kDirtyEmpty && state <= PageState::kDirtyNoted; }
 
-// A dirty state's bound one, and back. Others stay as they are.
+// A dirty state's bound one, and back. Others do not change.
 inline constexpr int kBoundLessDirty = static_cast<int>(PageState::kBound) - static_cast<int>(PageState::kDirty);
 inline PageState BoundOf(PageState state) {
   return IsDirty(state) ? static_cast<PageState>(static_cast<int>(state) + kBoundLessDirty) : state;

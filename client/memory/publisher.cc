@@ -81,7 +81,8 @@ void Publisher::Add(Segment* segment, std::unique_ptr<Publication> former) {
   auto stream = std::make_unique<Stream>();
   stream->publication = std::move(former);
   if (stream->publication != nullptr) {
-    // They stay as a later publication's history says. If they cannot be listed now, they stay until they are dropped.
+    // A later publication's history tells how long they are kept. If they cannot be listed now, they are kept until
+    // they are dropped.
     auto records = stream->publication->List(DeadlineAfterMs(options_.io_timeout_ms));
     if (records.ok()) stream->kept.assign(records->begin(), records->end());
     stream->begun = stream->ended = stream->publication->NextNumber() - 1;
@@ -173,7 +174,7 @@ absl::Status Publisher::Begin(Job* job, int64_t deadline_ns) {
   record->arrays = job->request.arrays;
   const uint64_t servers = CountServers(*pool_);
   for (const SegmentRef& segment : job->request.segments) {
-    // The servers' answers are filled in later, and take hardly more room: so much is enough to look at the rest.
+    // The servers' answers are filled in later, and take hardly more room: these fields are enough to check the others.
     // Servers that have nothing of a region are no members.
     const uint64_t copies = RoundUp(segment->length(), kSpanBytes) / kSpanBytes * kReplicasMax;
     const std::vector<uint64_t> members(std::min(servers, copies), UINT64_MAX);
@@ -206,7 +207,7 @@ void Publisher::Flip(const Job& job) {
       if (end > begin) userfault_->Protect(segment->address(begin), (end - begin) * segment->page_bytes);
     };
     const auto find = [&](uint64_t page) {
-      return segment->Find(page, PageState::kDirtyEmpty, PageState::kWriting);  // what can be written to, and that
+      return segment->Find(page, PageState::kDirtyEmpty, PageState::kWriting);  // writable pages, and kWriting ones
     };
     for (uint64_t page = find(0); page < segment->pages(); page = find(page + 1)) {
       PageWord& word = segment->word(page);
@@ -386,7 +387,7 @@ absl::Status Publisher::Commit(Job* job) {
       return absl::OkStatus();
     }
     case Publication::Standing::kUnsure:
-      // It goes as those before it do.
+      // It is dropped in its turn, as those before it.
       stream->kept.push_back(job->record);
       return absl::UnknownError(absl::StrCat("version ", job->record.number,
                                              " may be there or not, until the next one is: ", status.message()));

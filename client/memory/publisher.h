@@ -103,7 +103,7 @@ class Publisher {
     std::shared_ptr<Publication> publication;  // null: nothing yet
     std::deque<PublicationRecord> kept;        // the oldest first
     std::deque<HeldVersion> held;
-    size_t look_at = kLookAtHeld;  // when `held` has so many, servers are asked which have gone
+    size_t look_at = kLookAtHeld;  // when `held` has this many, servers are asked which are gone
     uint64_t begun = 0;
     uint64_t ended = 0;
     std::map<uint64_t, absl::Status> failures;  // of the newest that have ended
@@ -153,7 +153,7 @@ class Publisher {
   // True if no server has it any more, or this client cannot drop it.
   bool DropVersions(const PublicationRecord& record, bool force = false);
   void Hold(Stream* stream, PublicationRecord record);
-  // `all`: also those that servers have been told of, to see which have gone.
+  // `all`: also those that servers know of, to see which are gone.
   void DropHeld(Stream* stream, bool all = false);
 
   const PublisherOptions options_;

@@ -23,7 +23,7 @@ class Residency {
   static absl::StatusOr<std::unique_ptr<Residency>> New(Policy policy, uint64_t limit_pages, uint64_t window_pages,
                                                         uint64_t most_pages, const SegmentIndex* index);
 
-  // From now on so many pages may be here. Does not wait: while more are here, the evictor evicts them, and an eighth
+  // From now on `limit_pages` may be here. Does not wait: while more are here, the evictor evicts them, and an eighth
   // of the evicted pages make room for faults. So faults wait, but not until the last page is evicted.
   void SetLimit(uint64_t limit_pages, uint64_t window_pages);
   // Gives back bookkeeping that the present limit does not need.
@@ -43,7 +43,7 @@ class Residency {
   void Interrupt();
   // The next pages to evict, out of the queue.
   size_t Take(uintptr_t* pages, size_t max);
-  // Whether a page that has been taken out of the queue should stay for another round (kSecondChance).
+  // Whether a page that has been taken out of the queue should have another round (kSecondChance).
   bool SecondChance(PageWord* word) const {
     return policy_ == Policy::kSecondChance && word->Clear(PageWord::kReferenced);
   }
@@ -73,8 +73,8 @@ class Residency {
   uint64_t WantedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Policy policy_;
-  // How many pages may be here. Changed under mu_. `limit_` is what faults keep to: it is above `goal_` while too many
-  // pages are here.
+  // How many pages may be here. Changed under mu_. Faults keep to `limit_`, which is above `goal_` while too many pages
+  // are here.
   std::atomic<uint64_t> goal_;
   std::atomic<uint64_t> limit_;
   // With less free budget than this, the evictor begins; it goes on until there is twice as much.

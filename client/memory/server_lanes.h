@@ -12,8 +12,8 @@
 
 namespace nram {
 
-// A lane's run goes to all servers of its pages' copies, and is as slow as the slowest: it counts for each of them. Not
-// thread-safe.
+// A lane's run is sent to all servers of its pages' copies, and is as slow as the slowest: it counts for each of them.
+// Not thread-safe.
 class ServerLanes {
  public:
   using Servers = Region::Servers;

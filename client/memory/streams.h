@@ -44,7 +44,7 @@ struct StreamPlan {
 // The pages that a first write lets through.
 struct WritePlan {
   Run run;            // from the written page on
-  bool sure = false;  // all of it is going to be written; else pages of it may stay as they are
+  bool sure = false;  // all of it is going to be written; else pages of it may remain unwritten
 };
 
 // Recognises, by their faults, threads that go through memory in order, up or down, and tells how far to read ahead:

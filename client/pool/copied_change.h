@@ -118,7 +118,7 @@ class CopiedChange {
   int leg_count_ = 0;
   bool has_copy_ = false;
   uint16_t copy_ = 0;
-  std::array<uint16_t, SpanCopies::kMost> leaves_{};  // presences
+  std::array<uint16_t, SpanCopies::kMost> leaves_{};  // replica hosts
   int leaves_count_ = 0;
   // Of kJoin.
   bool shuts_ = false;
@@ -133,7 +133,7 @@ class CopiedChange {
   SpanGeneration round_generation_{};
   int truth_ = -1;                                      // the copy that is to be the truth; -1: all in sync are asked
   int last_truth_ = -1;                                 // the next one has its turn
-  std::array<uint16_t, SpanCopies::kMost> answered_{};  // presences
+  std::array<uint16_t, SpanCopies::kMost> answered_{};  // replica hosts
   int answered_count_ = 0;
 };
 

@@ -266,7 +266,7 @@ void CopiedIo::RetryLeg(IoPart* part, const absl::Status& why) {
   if (request().repair != RepairWork::kOpen && !copies()->GetsChanges(SpanOf(*PieceOf(*part)), part->leg.presence)) {
     return EndLeg(part, CopiedChange::End::kMissed, why);
   }
-  int64_t wait_ns = kMissNs;  // then it looks again: another copy may have come back
+  int64_t wait_ns = kMissNs;  // then it looks again: another copy may be back
   if (IsAnotherUsable(*part)) {
     const int64_t away_ns = part->session->AwayNs();
     if (away_ns >= kMissNs) return EndLeg(part, CopiedChange::End::kMissed, why);

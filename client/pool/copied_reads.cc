@@ -80,7 +80,7 @@ bool CopiedIo::Read(Piece* piece) {
   }
   piece->state = State::kReading;
   if (all_tried) {
-    // Another copy may come back before this one.
+    // Another copy may be back before this one.
     engine_->WaitFor(part, Waiter::For::kConnection, std::min(request().deadline_ns, engine_->NowNs() + kMissNs));
     return false;
   }

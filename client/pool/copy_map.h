@@ -79,7 +79,7 @@ class CopyMap {
   // members are there, so a span without a copy may have had one.
   void EndLoad(bool doubtful, bool loses);
   // The fewest copies in sync in those lives that any span has; 0 if a span is lost, doubtful or unsettled. A map
-  // without spans: as many as wanted, of so many lives at most.
+  // without spans: as many as wanted, at most the number of lives.
   int LeastInSync(absl::Span<const Life> lives) const;
   // The first span at or after `span` that is doubtful or unsettled; UINT64_MAX if there is none.
   uint64_t NextToSettle(uint64_t span) const;
@@ -164,7 +164,7 @@ class CopyMap {
     enum class Standing : uint8_t {
       kStays,
       kAsks,    // it asks for memory (adr/0017): some of its copies are to be moved
-      kAway,    // it has been away for so long that its copies are to be replaced
+      kAway,    // it has been away too long: its copies are to be replaced
       kLeaves,  // its copies are to be moved
     };
     Standing standing = Standing::kStays;
@@ -230,7 +230,7 @@ class CopyMap {
 
  private:
   static constexpr size_t kDamagedMax = 256;
-  // Lives of servers, and losses in them, that a region can have gone through. Beyond, nothing is placed any more.
+  // Lives of servers, and losses in them, that a region can have gone through. Beyond, no span is placed any more.
   static constexpr size_t kPresencesMax = 60'000;
   struct Block {
     std::array<SpanCopies, kSpansPerTableBlock> spans;

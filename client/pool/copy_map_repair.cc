@@ -69,7 +69,7 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
   } else if (has_free_place) {
     plan->need = Need::kJoin;
   } else if (!plan->leave.empty() && plan->stay.size() + plan->leave.size() > 1) {
-    // All places are taken: one leaves before another joins.
+    // All places are taken: one copy is dropped before another joins.
     plan->leave.resize(1);
     plan->need = Need::kLeave;
   }

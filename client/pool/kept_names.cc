@@ -132,7 +132,7 @@ absl::Status KeptNames::Confirm(Claim claim) {
 
 void KeptNames::GiveUp(const Claim& claim) {
   if (arbiter_ == nullptr || claim.late) return;
-  // A key that stays is one that the next creator replaces.
+  // If the key remains, the next creator replaces it.
   (void)arbiter_->Release(claim.name, claim.region.id);
 }
 

@@ -254,7 +254,7 @@ int64_t LiveMembers::RouseSome() {
 }
 
 void LiveMembers::RouseLocked(size_t count) {
-  std::vector<ServerSession*> removed;  // they may come back
+  std::vector<ServerSession*> removed;  // they may be members again
   while (count > 0 && !order_.empty()) {
     ServerSession* const session = order_.back();
     order_.pop_back();

@@ -75,7 +75,7 @@ bool Membership::Create(const Held& held, ServerSession* session, const Members&
     if (absl::IsFailedPrecondition(status)) held.map->NoteFenced();
     if (status.ok()) status = session->control()->CreateRegion(args, DeadlineNs());
   }
-  // A destroy may have gone by meanwhile.
+  // The region may have been destroyed meanwhile.
   if (!held.map->CheckUsable().ok()) {
     (void)session->control()->DestroyView(session->lease(), key.id, key.epoch, args.view, DeadlineNs());
     return false;

@@ -22,7 +22,7 @@ constexpr Epoch kMaking{1};
 constexpr Epoch kMade{2};
 // Of a region with views that was just made.
 constexpr uint64_t kFirstView = 1;
-// For healthy servers to undo what another one's failure has made useless.
+// For healthy servers to undo a creation that has failed at another one.
 constexpr int64_t kUndoTimeoutMs = 3'000;
 // One attempt of several to take a region over.
 constexpr int64_t kRaiseTryMs = 2'000;
@@ -44,8 +44,8 @@ bool IsNewerView(const RegionInfo& a, const RegionInfo& b) {
   return std::pair(Raw(a.view_epoch), a.view) > std::pair(Raw(b.view_epoch), b.view);
 }
 
-// The newest version, of those that the servers say. One alone is believed so far only: it may lie, and numbers are not
-// used twice. If it was right, its seals are refused until they are above (adr/0019).
+// The newest version by the servers' words. A single server is believed only up to kJumpMax above the others: it may
+// lie, and numbers are not used twice. If it was right, its seals are refused until they are above (adr/0019).
 VersionNumber Plausible(std::vector<VersionNumber> newest) {
   constexpr uint64_t kJumpMax = uint64_t{1} << 24;
   if (newest.empty()) return VersionNumber{};
@@ -166,7 +166,7 @@ absl::Status NamedRegions::MakeEverywhere(const Making& making, int64_t deadline
   return absl::OkStatus();
 }
 
-// Has every server undo it, and waits for those that answer. Returns what to add to the error.
+// Has every server undo it, and waits for those that answer. Returns text to be added to the error.
 std::string NamedRegions::UndoEverywhere(const Making& making) {
   for (size_t i = 0; i < making.sessions.size(); ++i) {
     making.sessions[i]->UndoCreate(

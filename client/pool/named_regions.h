@@ -63,7 +63,7 @@ class NamedRegions {
   absl::Status AwaitUndone(const std::string& name, int64_t deadline_ns);
   absl::StatusOr<std::unique_ptr<Region>> TryAttach(const std::string& name, AttachMode mode, AttachLoss loss,
                                                     bool* again);
-  // The servers' answers about one region, by server, and what becomes of it.
+  // The servers' answers about one region, by server, and the findings.
   struct Found {
     std::vector<RegionInfo> infos;     // empty where it is not, or where it is not looked for
     std::vector<uint64_t> alive;       // the lives that were asked; one that comes up meanwhile was not

@@ -152,7 +152,7 @@ void OneCopyIo::Judge(IoPart* part) {
     // A read may have found the data of a write without an answer: from now on that data can be lost.
     const bool proves = part->unsure && !NRAM_PLANTED(perhaps_read_not_noted);
     if ((creates || proves) && !map->NoteCreated(session->index(), part->life->incarnation)) {
-      // It went to a former life of the server, and that was not noticed in time to be remembered.
+      // It was executed in a former life of the server, and that was not noticed in time to be remembered.
       return Retry(part, absl::UnavailableError(absl::StrCat("memory server ", session->name(), " has restarted")));
     }
     return End(part, absl::OkStatus());

@@ -37,23 +37,23 @@ struct PoolOptions {
   int64_t lease_ttl_ms = 0;                // 0: the servers' usual
   int64_t lease_ttl_min_ms = 0;            // where the usual is shorter, this is asked for
   bool expendable = false;                 // servers may destroy this pool's data, when nothing else helps a donor
-  int64_t fail_fast_after_ms = 5'000;      // a server that has been away for so long fails operations at once
+  int64_t fail_fast_after_ms = 5'000;      // a server that has been away longer fails operations at once
   uint64_t reserve_step_bytes = 16 << 20;  // room that is reserved ahead of use on each server written to
-  // Regions of several copies: the copies of a server that has been away for so long are replaced.
+  // Regions of several copies: the copies of a server that has been away for this long are replaced.
   int64_t replace_after_ms = 10'000;
   // How fast copies are made anew, in bytes a second; kRepairQuarter: a quarter of the time; kRepairUnbounded.
   static constexpr uint64_t kRepairQuarter = 0;
   static constexpr uint64_t kRepairUnbounded = UINT64_MAX;
   uint64_t repair_bytes_per_s = kRepairQuarter;
-  // A connection with calls under way breaks if nothing comes for so long; 0: never. A frozen server is found so.
+  // A connection with calls under way is cut if nothing arrives for this long; 0: never. This detects a frozen server.
   int64_t silence_limit_ms = 0;
   std::shared_ptr<TlsContext> tls;  // for servers that are dialled by TCP (FindClientTls); null: plain
   // Of regions that do not say. Those with a name are sealed if there is a key file, unless this is kNo; then plain
   // ones are refused when they are attached.
   Seal seal = Seal::kAuto;
   std::string key_file;  // of regions with a name (SealSecret, ChooseKeyFile); "": none
-  // Whether plain regions of one copy can move from one server to another (adr/0017). None: where some server is
-  // another machine's. Others can, but for plain ones of one copy with a name.
+  // Whether plain regions of one copy can move from one server to another (adr/0017). Not set: they can if some server
+  // is on another machine. Other regions can always move, except plain ones of one copy with a name.
   std::optional<bool> moves;
   bool unix_sockets = true;  // for servers on this host that have one this process may use
   SpinOptions spin;

@@ -58,8 +58,8 @@ uint32_t NumberOfName(const std::string& name);
 // the same for the same arguments. Neighbouring spans (or blocks) are spread evenly rather than at random: a span's
 // point in [0, 1) is the region's hash plus its number times the golden ratio, and the candidates divide [0, 1) by
 // weight. They are in different domains as long as there is another domain. Silent ones are chosen if there are no
-// others in other domains, or then on other hosts. Fewer servers than asked for if there are not so many hosts; not
-// placed() if no candidate has weight.
+// others in other domains, or then on other hosts. Fewer servers than asked for if there are fewer hosts; not placed()
+// if no candidate has weight.
 SpanPlacement PlaceSpan(PlacementPolicy policy, RegionId region, uint64_t span, int replicas,
                         absl::Span<const PlacementCandidate> candidates);
 

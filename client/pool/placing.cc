@@ -37,7 +37,7 @@ SpanPlacement Placing::ChooseCopies(const Sessions& sessions, const RegionMap& m
     return map.copies()->IsMember({session.index(), session.incarnation()});
   };
   for (const auto& session : sessions) {
-    if (session->removed()) continue;  // it gets nothing new, and may never come back
+    if (session->removed()) continue;  // it gets no new pages, and may never return
     if (session->up() && may_have(*session) && !session->needs_memory()) {
       hosts.insert(session->host());
     } else {

@@ -248,7 +248,7 @@ absl::Status PoolVersions::VisitChanges(const Region& from, const Region& to,
     if (span == UINT64_MAX) return absl::OkStatus();
     const CopyMap::Servers had = before.ServersOf(span);
     const CopyMap::Servers has = after.ServersOf(span);
-    // One server, which had what counted in both. Where it was a hole, every member knows that.
+    // Needs one server that had a copy that counts in both versions. If the span was a hole, every member knows that.
     const Changes* changes = nullptr;
     for (size_t server = 0; server < both.size() && changes == nullptr; ++server) {
       const bool counts = both[server] != 0 && (next_before != span || absl::c_linear_search(had, server)) &&

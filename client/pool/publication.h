@@ -19,8 +19,8 @@
 
 namespace nram {
 
-// Thread-safe: calls come one after the other, but for AwaitAbove. All block, until their absolute, monotonic deadline
-// at most, and some milliseconds. Errors beside their own are Region's.
+// Thread-safe: calls are serialized, except AwaitAbove. All block, until their absolute, monotonic deadline at most,
+// and some milliseconds. Errors beside their own are Region's.
 class Publication {
  public:
   static constexpr size_t kNameBytesMax = 246;

@@ -99,7 +99,7 @@ class RegionMap {
   // A life of a server that has called two numbers old, the second one above its former word.
   void NoteRefuser(uint64_t incarnation);
   bool IsRefuser(uint64_t incarnation) const;
-  // Remembers so many; beyond, the oldest are forgotten, and are freed with a later drop or with the region.
+  // The most that are remembered; beyond, the oldest are forgotten, and are freed with a later drop or with the region.
   static constexpr size_t kVersionDebtsMax = 256;
   void AddVersionDebt(const VersionDebt& debt);
   std::vector<VersionDebt> TakeVersionDebts();
@@ -149,7 +149,7 @@ class RegionMap {
   enum class Reserved : uint8_t { kNoMore, kMore, kLent };
   Reserved LookForReserved(uint16_t server, uint64_t had_bytes) const;
   bool AddReserved(uint16_t server, Room* room, Room::Grant grant);
-  // Up to so many bytes; returns how many.
+  // Releases up to `most_bytes`; returns how many.
   uint64_t ReleaseReserved(uint16_t server, Room* room, uint64_t most_bytes);
   // The bytes reserved at that server, or everywhere.
   uint64_t reserved_bytes(std::optional<uint16_t> server = std::nullopt) const;

@@ -21,7 +21,7 @@ class RegionRoom {
  public:
   // Room for a write: `least_bytes` to `most_bytes`, or nothing.
   Room::Grant TryTake(Room* room, uint64_t least_bytes, uint64_t most_bytes);
-  // The write has used so much; the part beyond the grant is the client's.
+  // The write has used `used_bytes`; the part beyond the grant is the client's.
   void Used(Room* room, Room::Grant grant, uint64_t used_bytes);
   // It was sent and has no answer.
   void Unknown(Room* room, Room::Grant grant);

@@ -66,7 +66,7 @@ bool Repairer::Begin(Slot* slot, Todo todo) {
     if (seeks) joins ? shedding_.NoteSomewhere(sheds) : shedding_.NoteNowhere(sheds, NowNs());
     return joins;
   }
-  // Where one leaves to make place for another, that must have somewhere to go.
+  // If a copy is dropped to make place for another, that one must have a target.
   const bool has_enough = static_cast<int>(plan.stay.size()) >= slot->map->copies()->copies();
   if (!has_enough && slot->target == nullptr && slot->sheds == kNoServer) return false;
   slot->target = nullptr;
@@ -136,7 +136,7 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
   // Where a copy has missed a change, its old data is freed first, and its room with it.
   for (const CopyMap::Life& life : plan.stale) {
     ServerSession* const session = home_->sessions->at(life.server);
-    // Room of a pressed server beyond its word is for spans there that stay.
+    // Room of a pressed server beyond its word is for the spans that remain there.
     slot->is_back = session->incarnation() == life.incarnation && !session->needs_memory() && may_take(life.server);
     if (slot->is_back) return session;
   }
@@ -202,7 +202,7 @@ void Repairer::Join(Slot* slot, Room::Grant grant) {
     slot->target->EndRoom(std::move(grant), 0);
     return Fail(slot, /*avoid=*/false);
   }
-  // After it has its place: the region's room stays where a span has one.
+  // After the copy has its place: the region keeps its quota at servers where a span has one.
   if (grant) {
     const uint64_t bytes = grant.bytes();
     if (!slot->map->AddReserved(server, slot->target->room(), std::move(grant))) return Fail(slot, /*avoid=*/false);
@@ -288,7 +288,7 @@ void Repairer::Flip(Slot* slot) {
   if (slot->joining.has_value()) {
     const CopyMap::Plan plan = PlanFor(slot);
     const bool has_enough = static_cast<int>(plan.stay.size()) >= slot->map->copies()->copies();
-    // A copy that is shed goes where another has come in its place.
+    // A copy to be shed is dropped when another has taken its place.
     if (has_enough || slot->sheds != kNoServer) slot->leaves = LeavesOf(*slot, plan);
     // More was reserved meanwhile than was taken at the target.
     if (slot->map->copies()->ReservedPages(slot->span) > slot->reserved_pages) return Fail(slot, /*avoid=*/false);
@@ -321,7 +321,7 @@ void Repairer::OnFlipped(Slot* slot, const absl::Status& status) {
   Rest(slot);
 }
 
-// A region's room at a server, beyond what its spans there have reserved.
+// Gives back a region's quota at a server, beyond the room that its spans there have reserved.
 void Repairer::GiveBackShare(RegionMap* map, uint16_t server) {
   if (!map->has_room()) return;
   // Gives back only room that is certainly not needed: keeps all that the spans that are still there may need.
@@ -346,8 +346,8 @@ void Repairer::Fail(Slot* slot, bool avoid) {
   if (avoid && slot->target != nullptr && !some_are_urgent_) Avoid(slot->target->index());
   if (slot->joining.has_value()) {
     slot->map->copies()->EndJoining(slot->span, *slot->joining);
-    // Reserved room stays: the copy is in sync, although those that are to leave have not left, or it has its place
-    // still, and comes back.
+    // Reserved room is kept: the copy is in sync, although the copies to be dropped are still there, or it still has
+    // its place, and will be repaired again.
     if (slot->map->copies()->IsInSync(slot->span, *slot->joining)) ReleaseReserved(slot, slot->used_bytes);
   } else if (slot->target != nullptr) {
     ReleaseReserved(slot, UINT64_MAX);

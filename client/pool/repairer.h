@@ -29,8 +29,8 @@
 
 namespace nram {
 
-// A machine without a thread: the edge tells it of the time, and it goes on where the answers to its messages arrive.
-// It walks over all spans, and has a few *slots*: each copies one span at a time. Thread-safe.
+// A machine without a thread: the edge tells it the time, and it goes on in the threads that bring the answers to its
+// messages. It walks over all spans, and has a few *slots*: each copies one span at a time. Thread-safe.
 class Repairer : public PoolEdge::Ticked {
  public:
   // `home` outlives it.

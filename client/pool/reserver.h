@@ -38,7 +38,7 @@ class Reserver {
   };
   enum class Answer {
     kDone,
-    kRefused,   // the server has not so much; the waiter must be told
+    kRefused,   // the server has less; the waiter must be told
     kNoAnswer,  // the outcome is unknown, or the lease's term is over
   };
 
@@ -90,7 +90,7 @@ class Reserver {
   void SetPressed(Pressed pressed) { pressed_ = pressed; }
 
  private:
-  // Room beyond so many steps is given back, down to one.
+  // Room beyond this many steps is given back, down to one.
   static constexpr int64_t kStepsKept = 2;
   // A server that refuses no more than this is full.
   static constexpr uint64_t kRefusedBytes = 2 * kSpanBytes;

@@ -62,8 +62,8 @@ void Room::Used(Grant grant, uint64_t used_bytes) {
   events_ += 1;
   auto used = static_cast<int64_t>(std::min(used_bytes, std::max(grant.bytes(), kUsedBytesMax)));
   if (NRAM_PLANTED(room_returned_twice)) used -= static_cast<int64_t>(grant.bytes()) - used;
-  // Of an older term nothing comes back. Whether its write was executed then or in the present term is not known: it is
-  // charged, which costs room until the next exact word at the worst. Room that is not there would fail a write.
+  // A grant of an older term returns nothing. Whether its write was executed then or in the present term is not known:
+  // it is charged, which costs room until the next exact word at the worst. Missing room would fail a write.
   if (!AddFree(static_cast<int64_t>(grant.bytes()) - used, grant.term()) && used > 0) AddFreeNow(-used);
   if (!NRAM_PLANTED(grant_leaked) || used > 0) End(grant.bytes());
   grant.End();

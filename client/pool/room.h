@@ -65,7 +65,7 @@ class Room {
   // --- A write's way.
   // Nothing if not that much is free.
   Grant TryTake(uint64_t bytes);
-  // The write has used so much: perhaps more than was granted, where an index cost more.
+  // The write has used `used_bytes`: perhaps more than was granted, where an index cost more.
   void Used(Grant grant, uint64_t used_bytes);
   void Unused(Grant grant) { Used(std::move(grant), 0); }
   // It was sent and has no answer: counts as used.
@@ -87,8 +87,8 @@ class Room {
   Grant TakeReserved(uint64_t bytes, uint32_t term);    // reserved to granted
   bool EndReserved(Grant grant, uint64_t used_bytes);   // the unused part back to reserved
   bool ReleaseReserved(uint64_t bytes, uint32_t term);  // reserved to free
-  bool ChargeReserved(uint64_t bytes, uint32_t term);   // free to reserved: a region has used so much more than it had
-  void Charge(uint64_t bytes);                          // something has used so much more than it was granted
+  bool ChargeReserved(uint64_t bytes, uint32_t term);   // free to reserved: a region has used `bytes` more than it had
+  void Charge(uint64_t bytes);                          // something has used `bytes` more than it was granted
   // Something that changes the reservation is under way, such as a trim with kFlagReservation. No word of the server is
   // exact before the same term's Unhold, which adds the gain to the reserved room.
   uint32_t Hold();
@@ -104,7 +104,7 @@ class Room {
   bool IsPresent(uint64_t incarnation, uint64_t lease_term) const;
   uint32_t term() const;
   uint64_t lease_term() const;
-  // The server has reserved so much more, at this client's request. False: in another term than the present one.
+  // The server has reserved `bytes` more, at this client's request. False: in another term than the present one.
   bool AddReservation(uint64_t bytes, uint64_t incarnation, uint64_t lease_term);
   // A request for room, or a return of some, has no answer and may still be executed: no word is exact until another
   // one was answered, or the term ends.
@@ -115,7 +115,7 @@ class Room {
   uint64_t Look() const { return events_; }
   bool Hear(uint64_t reservation_bytes, uint64_t look);
   // Takes free room beyond `keep_bytes` out, in whole pages, to be given back to the server. Granted and reserved room
-  // stays covered by the reservation. Takes nothing while there is doubt. Returns pages.
+  // remains covered by the reservation. Takes nothing while there is doubt. Returns pages.
   uint64_t TakeSurplus(uint64_t reservation_bytes, uint64_t keep_bytes);
 
  private:

@@ -280,7 +280,7 @@ void ServerSession::EndRoom(Room::Grant grant, uint64_t used_bytes) {
     room_.Used(std::move(grant), used_bytes);
     NoteRoom();
   } else if (used_bytes > 0) {
-    // Without room the server knows what paid; it says how much that was.
+    // Without a grant the server knows which room was used, and says how much.
     room_.Charge(used_bytes);
   }
 }
@@ -438,7 +438,7 @@ SessionAction ServerSession::ChooseErrandLocked(int64_t now_ns, int64_t timeout_
 }
 
 int64_t ServerSession::PingTimeLocked() const {
-  // Each server and each client bounds what all its pings cost.
+  // Each server and each client bounds the cost of all its pings.
   const int64_t servers =
       fleet_ != nullptr ? fleet_->load(std::memory_order_relaxed) : static_cast<int64_t>(options_.servers.size());
   const int64_t period_ms = std::clamp(std::max(hear_again_ms_, servers * kPingMsPerServer), kPingMinMs, kPingMaxMs);

@@ -234,7 +234,7 @@ class ServerSession {
            (capacity_.pressed && capacity_.free_bytes < kSpanBytes);
   }
 
-  // --- What calls have seen.
+  // --- Observations of calls.
   // The server asks for memory: a renewal of the lease, soon, tells how much.
   void NoteAsksBack();
   // A call failed: look at the connections now.
@@ -290,7 +290,7 @@ class ServerSession {
   bool refused() const { return reserver_.refused(); }
 
   // --- Deferred destroys, and undos, for when the server is back.
-  // Frees a destroyed region's part at the server. The list is bounded; what does not fit is freed with the lease.
+  // Frees a destroyed region's part at the server. The list is bounded; parts that do not fit are freed with the lease.
   void DestroyLater(const Errands::Destroy& destroy);
   // A failed create of a named region is undone.
   void UndoCreate(Errands::Undo undo);

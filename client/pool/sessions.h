@@ -15,7 +15,7 @@
 namespace nram {
 
 // The sessions of a pool. A server's number in the pool is its place here, and never another server's. Sessions are
-// added while others read; none is removed. Thread-safe, but for Add: one caller at a time.
+// added while others read; none is removed. Thread-safe, except Add: one caller at a time.
 class Sessions {
  public:
   // `gate` outlives it. `most`: sessions that there may ever be.

@@ -170,10 +170,10 @@ absl::StatusOr<Endpoint> ThreadDriver::FindDataPlane(const ServerHello& hello, s
   const Endpoint& endpoint = session_->endpoint();
   const bool same_host = hello.host.boot_id == BootId() && hello.host.boot_id != "unknown";
   absl::Status no_socket = absl::NotFoundError("it names none");
-  // Who this client is to the server must not depend on the plane: by a certificate on both, or as a user on both.
+  // This client's identity at the server must not depend on the plane: a certificate on both, or a user on both.
   const bool may_be_local = session_->options().unix_sockets && session_->options().tls == nullptr && same_host;
   if (!hello.data_socket.empty() && (endpoint.is_unix() || may_be_local)) {
-    // Where the control plane is a socket, the data plane is beside it, whatever the server's own files are.
+    // If the control plane is a Unix socket, the data plane is beside it, wherever the server has its own files.
     const std::string path = endpoint.is_unix() ? DataSocketBeside(endpoint.path) : hello.data_socket;
     const absl::StatusOr<uid_t> listener = CheckDataSocket(path);
     if (listener.ok()) {

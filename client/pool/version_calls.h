@@ -14,7 +14,7 @@
 
 namespace nram {
 
-// Not thread-safe, but for the end.
+// Not thread-safe, except for the end.
 class VersionCalls {
  public:
   struct Errand {
@@ -41,7 +41,8 @@ class VersionCalls {
   // To that life of a server; nothing if it is over.
   void Add(const IoPlace& place, const CopyMap::Life& life, const MessageHeader& request);
   // `done` runs once, when all have ended: on any thread, perhaps before Start returns. It is the last to touch this.
-  // If there is nothing to be sent, it runs too. What answers say of sessions, leases and owners has been noted then.
+  // If there is nothing to be sent, it runs too. The answers' words of sessions, leases and owners have been noted by
+  // then.
   void Start(const IoPlace& place, IoClass io_class, int64_t deadline_ns, Done done, void* context);
   const std::deque<Errand>& errands() const { return errands_; }
 

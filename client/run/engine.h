@@ -75,7 +75,7 @@ class RunEngine {
   // The functions below are for one thread at a time, the one that makes the program's calls.
 
   // From now on the pages are looked after. `present`: which are in memory already; empty for none. If the store has no
-  // homes for so many pages at a time, the engine fails.
+  // homes for that many pages at a time, the engine fails.
   void Attach(uint64_t begin, uint64_t pages, const std::vector<bool>& present = {});
   // Takes addresses out, and waits until no thread works on their pages. Faults there wait until EndChange.
   std::vector<HomeRange> Detach(uint64_t begin, uint64_t end);
@@ -142,8 +142,8 @@ class RunEngine {
     bool again = false;
   };
   uint64_t window_pages() const { return std::min(options_.window_pages, options_.budget_pages / 32); }
-  // Homes for so many pages, by runs; none if there are not so many. New ones while there are any: what grows by small
-  // steps has its homes in a row then.
+  // Homes for `pages` pages, by runs; none if there are fewer. New ones while there are any: then a heap that grows by
+  // small steps has its homes in a row.
   std::vector<HomeRange> TakeHomes(uint64_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveHomes(uint64_t home, uint64_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<Coming> Choose(const RunFault& fault);

@@ -21,7 +21,7 @@ namespace nram {
 // process, ends without Dismiss, the helper kills the program. Thread-safe: one message at a time.
 class Helper {
  public:
-  // The bytes that calls may point to, at most, and where they are in the program when there are so many calls.
+  // The bytes that calls may point to, at most, and where they are in the program for that number of calls.
   static constexpr size_t kCallsMax = 300;
   static constexpr uint64_t PayloadAddress(size_t calls) {
     return HelperPlace::kMessage + sizeof(HelperHeader) + calls * sizeof(HelperCall);

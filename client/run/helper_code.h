@@ -22,8 +22,8 @@ struct HelperPlace {
   static constexpr uint64_t kStackTop = kBase + kBytes - 64;
 };
 
-// A message to the helper is a header, so many calls, and bytes that the calls may point to. The helper makes the calls
-// one after the other and sends all of it back.
+// A message to the helper is a header, the calls, and bytes that the calls may point to. The helper makes the calls one
+// after the other and sends all of it back.
 struct HelperHeader {
   uint64_t calls = 0;
   uint64_t unused[7] = {};

@@ -69,7 +69,7 @@ class PageViews {
 
  private:
   static constexpr uint64_t kBlockPages = 512;
-  // Slots of pages that cannot have their homes' begin so far behind the homes that there are at the first copy.
+  // Slots of pages that cannot have their homes' begin this far behind the last home at the first copy.
   static constexpr uint64_t kGapPages = uint64_t{1} << 28;
 
   uint16_t& Seers(uint64_t slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

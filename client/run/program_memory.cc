@@ -178,7 +178,7 @@ absl::Status ProgramMemory::Arm() {
     }
     // Advice would keep a moved area from being one with its neighbours no more (see Remap).
     NRAM_RETURN_IF_ERROR(helper_->Call(SYS_madvise, {run.begin, run.pages * kPageBytes, MADV_NORMAL}).status());
-    // What cannot be looked after stays as it is.
+    // Memory that cannot be registered remains local.
     if (!space_->Register(run.begin, run.pages).ok()) continue;
     // From here on only the engine adds or takes pages there, so the present pages are all.
     NRAM_ASSIGN_OR_RETURN(const std::vector<bool> present, ReadPresent(helper_->pid(), run));
@@ -252,8 +252,8 @@ absl::Status ProgramMemory::AttachNew(uint64_t begin, uint64_t end) {
 }
 
 ProgramMemory::AnswerOr ProgramMemory::OnThreadWord(uint64_t address) {
-  // The kernel writes to it when the thread ends, and threads that end get no faults. Such words and what belongs to
-  // them take less than a page, which may begin in one and end in the next.
+  // The kernel writes to it when the thread ends, and threads that end get no faults. Such words and their structures
+  // take less than a page, which may begin in one and end in the next.
   for (const uint64_t page : {RoundDown(address, kPageBytes), RoundDown(address + 1024, kPageBytes)}) {
     if (address == 0 || !pins_.insert(page).second) continue;
     if (armed()) engine_->Pin(page, absl::MakeSpan(pin_buffer_));

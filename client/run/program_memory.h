@@ -66,7 +66,7 @@ class ProgramMemory {
 
   // The most by which the call may increase the memory that might be remote.
   uint64_t GrowthOf(const seccomp_data& call) const;
-  // A mapping grows by so much: arms if not all of them fit. `look`: not only if the bound says so.
+  // The mappings grow by `bytes`: arms if not all of them fit. `look`: not only if the bound says so.
   absl::Status Grow(uint64_t bytes, bool look = false);
   absl::Status Arm();
   // A call that takes pages away must not be under way, in another thread, while the memory is armed. So the kernel is
@@ -111,7 +111,7 @@ class ProgramMemory {
   const std::unique_ptr<PageViews::View> store_;
   RunCounters* const counters_;
   const RunEngine::OnFatal on_fatal_;
-  uint64_t remotable_bytes_ = 0;       // while not armed: at most so much is mapped that might be remote
+  uint64_t remotable_bytes_ = 0;       // while not armed: the most mapped bytes that might be remote
   std::array<rlimit, 3> limits_ = {};  // the helper's, as they were set last
   bool threaded_ = false;              // more than one thread has been begun
   bool locks_ = false;                 // some of it is locked (mlock)

@@ -37,7 +37,7 @@ namespace nram {
 namespace {
 
 constexpr int kHeldLookMs = 500;
-constexpr int64_t kStartMs = 60'000;  // so long the start-up library has
+constexpr int64_t kStartMs = 60'000;  // the start-up library's time
 constexpr int kForwarded[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT};
 
 sigset_t WatchedSignals() {

@@ -21,7 +21,7 @@
 namespace nram {
 namespace {
 
-// So long a call that arms waits for a fork.
+// The longest that a call that arms waits for a fork.
 constexpr int64_t kHeldMs = 10'000;
 // The answer to a call that cannot be made now. Also when the program is to be killed: its own threads do not see it,
 // and others that share its memory do not wait for ever.
@@ -69,7 +69,7 @@ absl::StatusOr<Supervisor::Owner> Supervisor::OwnerOf(const seccomp_notif& told)
 
 void Supervisor::OnNotification() {
   seccomp_notif told = {};
-  if (ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_RECV, &told) != 0) return;  // it has gone
+  if (ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_RECV, &told) != 0) return;  // the thread has ended
   if (!traces_) {
     if (const auto answer = OnCallUntraced(told); answer.has_value()) return Answer(told.id, *answer);
   }

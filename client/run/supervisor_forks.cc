@@ -125,7 +125,7 @@ absl::Status Supervisor::AdoptChild(ProgramMemory* parent, pid_t pid) {
   const auto former =
       std::find_if(children_.begin(), children_.end(), [pid](const Child& one) { return one.pid == pid; });
   if (former != children_.end()) EndChild(former);
-  // It stays where it is as long as its memory.
+  // Its address does not change as long as its memory lives.
   children_.push_back(std::move(child));
   const Child* const kept = &children_.back();
   absl::StatusOr<std::unique_ptr<ProgramMemory>> memory = parent->Fork(
