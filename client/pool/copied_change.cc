@@ -133,22 +133,22 @@ CopiedChange::Step CopiedChange::NextLeave(SpanCopies* span, bool in_time) {
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
     if (IsLeaving(*span, copy) && span->state(copy) == CopyState::kInSync) leaving |= 1u << copy;
   }
-  // A copy that nobody has asked for a while may be on a server that has died. One that has just joined is not.
+  // A copy that was not asked for a while may be on a server that has died. One that has just joined is not.
   if (leaving != 0 && !has_copy_ && !std::exchange(has_proved_, true) && !NRAM_PLANTED(leaves_without_proof)) {
     span->BeginProof();
     settling_ = true;
     return NextSettle(span, in_time);
   }
-  // Also if others stay: these may miss the new generation, and then nobody would refuse who does not know the new
-  // copy. Without one that has joined, those that stay have it already.
+  // Also if other copies remain: they may miss the new generation, and then no copy would refuse a reader that does not
+  // know the new copy. Without one that has joined, the remaining copies have that generation already.
   if (leaving != 0 && shuts_ && has_copy_ && !std::exchange(shutting_, true)) {
-    span->BeginProof();  // first: from now on whoever is refused looks again
+    span->BeginProof();  // first: from now on a refused reader looks again
     Step step = Send(*span, leaving);
     step.raises_only = step.shuts = true;
     return step;
   }
   if (shutting_ && !has_left_ && With(*span, leaving, End::kStored) != leaving) {
-    // Whether it refuses, nobody knows: it stays, and the one that has joined too.
+    // It is unknown whether the copy refuses. It remains, and so does the one that has joined.
     gives_up_ = has_left_ = settling_ = true;
     return NextSettle(span, in_time);
   }
@@ -201,7 +201,7 @@ CopiedChange::Step CopiedChange::NextData(SpanCopies* span, bool in_time) {
 CopiedChange::Step CopiedChange::Refuse(SpanCopies* span, CopySet refused, bool in_time) {
   // A span that was placed for this change alone must not stand in the way of reads.
   if (kind_ == Kind::kData && span->HoldsNothing()) {
-    // Else a server may have kept what nobody would trim there any more.
+    // Otherwise a server may have kept data that no later trim would free there.
     if (may_hold_) span->NoteDoubt();
     (void)span->Unplace();
     return {.kind = Step::Kind::kRefused};

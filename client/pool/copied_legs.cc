@@ -34,7 +34,7 @@ void CopiedIo::ReleaseRooms(Piece* piece) {
 // Gives parts to the legs that are next.
 void CopiedIo::AssignLegs(Piece* piece) {
   piece->state = State::kRoom;
-  // Room that was granted for a new span stays with its server, if that is one of the legs.
+  // Room that was granted for a new span is used by the leg at the same server, if there is one.
   std::array<std::pair<ServerSession*, Room::Grant>, kReplicasMax> granted;
   for (size_t leg = 0; leg < parts_per_piece_; ++leg) {
     IoPart* const part = PartOf(*piece, leg);
@@ -85,7 +85,7 @@ CopiedIo::Prepared CopiedIo::PrepareLeg(IoPart* part) {
   copies()->Refresh(SpanOf(piece), &part->leg);
   const bool creates = part->leg.known != CopyMap::Known::kCreated;
   const bool trims = request().op == Op::kTrim;
-  // A trim creates nothing; where nobody knows that the span is there, it is created first.
+  // A trim creates nothing. If it is not known that the server has the span, the span is created first.
   if (trims && part->leg.creates) part->sends_raise = true;
   // A raise needs room only where it creates the span.
   const bool needs_room = part->sends_raise ? part->leg.creates : !trims;
@@ -200,12 +200,12 @@ void CopiedIo::JudgeLeg(IoPart* part) {
       }
       return EndLeg(part, End::kStored, absl::OkStatus());
     case Reason::kUnknownRegion:
-      // Who is to create it has no reason to say so.
+      // A server that is to create the region has no reason for this answer.
       if (creates && !map->key().named) return EndLeg(part, End::kRefused, absl::UnavailableError(status.message()));
       copies()->Bury(part->leg.presence);
       return EndLeg(part, End::kMissed, status);
     case Reason::kOtherGeneration:
-      // If the span has not risen since, the server has freed what it had, and may have the region again.
+      // If the span has not risen since, the server has freed its data, and may have the region again.
       if (!part->leg.creates && copies()->IsPresent(SpanOf(*PieceOf(*part)), part->leg)) {
         copies()->Bury(part->leg.presence);
         return EndLeg(part, End::kMissed, status);
@@ -266,7 +266,7 @@ void CopiedIo::RetryLeg(IoPart* part, const absl::Status& why) {
   if (request().repair != RepairWork::kOpen && !copies()->GetsChanges(SpanOf(*PieceOf(*part)), part->leg.presence)) {
     return EndLeg(part, CopiedChange::End::kMissed, why);
   }
-  int64_t wait_ns = kMissNs;  // then it looks again: another copy may have come back
+  int64_t wait_ns = kMissNs;  // then it looks again: another copy may be back
   if (IsAnotherUsable(*part)) {
     const int64_t away_ns = part->session->AwayNs();
     if (away_ns >= kMissNs) return EndLeg(part, CopiedChange::End::kMissed, why);
@@ -288,7 +288,8 @@ void CopiedIo::ResumeLeg(IoPart* part) {
     case Outcome::kLate:
       return RetryLeg(part, part->last);
     case Outcome::kNoAnswer:
-      // Its data plane is well all the same: without room it may overwrite, or refuse, and nobody waits for it.
+      // Its data plane is well all the same: without room it may overwrite, or refuse, and the write does not wait for
+      // it.
       if (part->session->usable() && IsAnotherUsable(*part)) {
         part->without_room = part->room_unanswered = true;
         break;

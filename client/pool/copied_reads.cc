@@ -1,4 +1,4 @@
-// A piece of a read: it asks one copy after the other, and looks at the end whether what it has counts.
+// A piece of a read: it asks one copy after the other, and checks at the end whether its data counts.
 
 #include <algorithm>
 #include <cstring>
@@ -80,7 +80,7 @@ bool CopiedIo::Read(Piece* piece) {
   }
   piece->state = State::kReading;
   if (all_tried) {
-    // Another copy may come back before this one.
+    // Another copy may be back before this one.
     engine_->WaitFor(part, Waiter::For::kConnection, std::min(request().deadline_ns, engine_->NowNs() + kMissNs));
     return false;
   }
@@ -137,8 +137,7 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
     case Reason::kOtherGeneration:
     case Reason::kUnknownSnapshot:
       if (is_version()) {
-        // It has yielded there, or went with what the server has freed. Another copy may have it; if none has, the
-        // span is lost.
+        // It has yielded there, or the server has freed it. Another copy may have it; if none has, the span is lost.
         copies()->Bury(part->leg.presence);
       } else if (is_reader()) {
         End(piece, ChangedError());
@@ -147,7 +146,7 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
       } else if (piece->unsettled) {
         (void)Settle(piece);
       } else {
-        // The server has freed what it had of the region, and may have it again for other spans.
+        // The server has freed its data of the region, and may have it again for other spans.
         copies()->Bury(part->leg.presence);
       }
       return;
@@ -183,7 +182,7 @@ bool CopiedIo::EndRead(Piece* piece) {
   const RepairWork repair = request().repair;
   if (repair == RepairWork::kNone && is_version()) return End(piece, absl::OkStatus()), false;
   if (repair == RepairWork::kNone) {
-    // Data that came garbled may be damaged where it is stored.
+    // Data that was garbled in an answer may be damaged where it is stored.
     if (piece->damaged_reads > 0 || piece->garbled > 0) copies()->NoteDamaged(piece->range.first / kChunksPerMessage);
     return End(piece, absl::OkStatus()), false;
   }
@@ -230,7 +229,7 @@ bool CopiedIo::FailRead(Piece* piece, const absl::Status& why) {
   return End(piece, absl::OkStatus()), false;
 }
 
-// True: what was read counts. Else the piece reads again, with a place in the gate if the pages are being changed.
+// True: the data counts. Else the piece reads again, with a place in the gate if the pages are being changed.
 bool CopiedIo::LookAtRead(Piece* piece) {
   const IoPart& part = *PartOf(*piece, 0);
   if (!piece->in_gate && !NRAM_PLANTED(read_not_confirmed) &&

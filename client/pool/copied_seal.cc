@@ -1,5 +1,5 @@
-// Sealed pages (adr/0016): where an operation seals what it sends, opens what it has read, and says what servers must
-// have from then on.
+// Sealed pages (adr/0016): an operation seals the data that it sends, opens the data that it has read, and notes which
+// versions servers must have from then on.
 
 #include <cstring>
 #include <utility>

@@ -276,7 +276,7 @@ void CopyMap::NoteAnswered(uint64_t span, const Leg& leg) {
   GateLock lock(&mu_);
   presences_[leg.presence].known = Known::kCreated;
   SpanCopies* const copies = FindLocked(span);
-  // In another place, what it has of this one would show beside what is to come.
+  // If the span has another place, the server's data of this place would show beside the new data.
   const bool is_there = copies != nullptr && copies->placement() == leg.placement;
   if (!is_there && !NRAM_PLANTED(other_place_known)) return;
   for (int copy = 0; copies != nullptr && copy < SpanCopies::kMost; ++copy) {

@@ -1,4 +1,5 @@
-// A region with a name: which lives of servers may have its spans, and what an owner finds that attaches it.
+// A region with a name: the lives of servers that may have its spans, and the state that an owner finds when it
+// attaches the region.
 
 #include <algorithm>
 
@@ -116,7 +117,7 @@ void CopyMap::EndLoad(bool doubtful, bool loses) {
     if (is_there) (void)copies->EndLoad(SpanGeneration{}, doubtful, loses);
     return true;
   });
-  // Also spans that nobody has: they may be placed again, above what has been there.
+  // Also spans that no server has: they may be placed again, above their former generations.
   for (const auto& [span, above] : above_of) {
     if (!SlotLocked(span)->EndLoad(above, doubtful, loses)) RareLocked().lost_pages[span].set();
   }

@@ -55,11 +55,11 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
             : there >= copies_ ? Health::kInSync
             : joins            ? Health::kRepairing
                                : Health::kDegraded;
-  // Without a copy that can be asked, nobody can catch up.
+  // Without a copy that can be asked, no copy can catch up.
   if (copies.lost() || joins || there == 0) return;
   const bool has_enough = static_cast<int>(plan->stay.size()) >= copies_;
   if (has_enough) {
-    // Nobody will bring the stale ones up to date.
+    // The stale ones will not be brought up to date.
     for (unsigned rest = copies.With(CopyState::kStale); rest != 0; rest &= rest - 1) {
       plan->leave.push_back(copies.presence(std::countr_zero(rest)));
     }
@@ -69,7 +69,7 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
   } else if (has_free_place) {
     plan->need = Need::kJoin;
   } else if (!plan->leave.empty() && plan->stay.size() + plan->leave.size() > 1) {
-    // All places are taken: one leaves before another joins.
+    // All places are taken: one copy is dropped before another joins.
     plan->leave.resize(1);
     plan->need = Need::kLeave;
   }

@@ -41,11 +41,11 @@ class Errands {
 
   // Takes some destroys of the life `incarnation` out of the list. The caller carries them out, or adds them again.
   std::vector<Destroy> TakeDestroys(uint64_t incarnation);
-  // The undo that is due, or null. It stays in the list until EndUndo.
+  // The undo that is due, or null. It remains in the list until EndUndo.
   const Undo* NextUndo(int64_t now_ns) const;
   // Forgets the undos of former lives of the server. True if there were any.
   bool DropOldUndos(uint64_t incarnation);
-  // The first undo ended with `status`. It stays, for another try, if the server did not answer. True if it is over.
+  // The first undo ended with `status`. It remains, for another try, if the server did not answer. True if it is over.
   bool EndUndo(const absl::Status& status, int64_t now_ns);
   // When something is due; INT64_MAX: never.
   int64_t DueNs() const;

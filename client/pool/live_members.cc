@@ -84,7 +84,7 @@ void LiveMembers::Stop() {
   if (rouser_.joinable()) rouser_.join();
 }
 
-// --- Who is a member.
+// --- The members.
 
 void LiveMembers::Watch() {
   while (true) {
@@ -195,7 +195,7 @@ void LiveMembers::Keep(const std::vector<Member>& members) {
                                              << " is not cached: " << status.message();
 }
 
-// --- Who is awake.
+// --- The awake sessions.
 
 void LiveMembers::RouseAll() {
   MutexLock lock(&mu_);
@@ -255,14 +255,14 @@ int64_t LiveMembers::RouseSome() {
 }
 
 void LiveMembers::RouseLocked(size_t count) {
-  std::vector<ServerSession*> removed;  // they may come back
+  std::vector<ServerSession*> removed;  // they may be members again
   while (count > 0 && !order_.empty()) {
     ServerSession* const session = order_.back();
     order_.pop_back();
     if (session->removed()) removed.push_back(session);
     if (!session->asleep() || session->removed()) continue;
     if (!DriveLocked(session)) {
-      order_.push_back(session);  // the next one to be roused, later
+      order_.push_back(session);  // the next one to be woken, later
       break;
     }
     --count;

@@ -19,7 +19,7 @@
 
 namespace nram {
 
-// Thread-safe. One thread watches the source, another one rouses sessions.
+// Thread-safe. One thread watches the source, another one wakes sessions.
 class LiveMembers : public ServerSession::Rouser {
  public:
   // The pool.
@@ -39,11 +39,11 @@ class LiveMembers : public ServerSession::Rouser {
   LiveMembers(Sessions* sessions, std::shared_ptr<MemberSource> source, Environment* environment, Host* host);
   ~LiveMembers() override;
 
-  // Rouses the first sessions, and begins to watch.
+  // Wakes the first sessions, and begins to watch.
   void Begin();
   // Ends its threads. Blocks for as long as a look at the source takes, 3 s at most.
   void Stop();
-  // For what concerns all servers of the pool.
+  // For calls that concern all servers of the pool.
   void RouseAll();
 
   // ServerSession::Rouser
@@ -51,18 +51,18 @@ class LiveMembers : public ServerSession::Rouser {
 
  private:
   static constexpr int64_t kLookMs = 3'000;
-  static constexpr int64_t kWakeMs = 100;      // from one look at what is awake to the next
-  static constexpr int64_t kFirstMs = 20;      // while nothing is up yet
-  static constexpr size_t kNeighbours = 16;    // roused along with one that somebody waits for
+  static constexpr int64_t kWakeMs = 100;      // from one look at the awake sessions to the next
+  static constexpr int64_t kFirstMs = 20;      // the same while no server is up yet
+  static constexpr size_t kNeighbours = 16;    // woken along with one that a waiter needs
   static constexpr size_t kRefusedMax = 256;   // names that are remembered
-  static constexpr int64_t kWriteMs = 60'000;  // the cache's file is written so often, also if nothing has changed
+  static constexpr int64_t kWriteMs = 60'000;  // how often the cache's file is written, also without a change
 
   void Watch();
   void Look();
   void Hear(const std::vector<Member>& members);
   void Apply(const Roster::Step& step);
   std::vector<std::string> NamesOf(const std::vector<size_t>& numbers) const;
-  // Those that have left are removed, but for a server that is a member by another name.
+  // Former members are removed, except a server that is a member by another name.
   void SetRemoved();
   void Keep(const std::vector<Member>& members);
   void NoteTrouble(const absl::Status& status);
@@ -91,7 +91,7 @@ class LiveMembers : public ServerSession::Rouser {
 
   Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<ServerSession*> order_ ABSL_GUARDED_BY(mu_);  // in which those asleep are roused, from the end on
+  std::vector<ServerSession*> order_ ABSL_GUARDED_BY(mu_);  // in which sleeping sessions are woken, from the end on
   struct Roused {
     ServerSession* session;
     int64_t since_ns;

@@ -93,7 +93,7 @@ Pool::Pool(PoolOptions options, std::unique_ptr<SealSecret> secret, std::unique_
 }
 
 void Pool::SetRouser(ServerSession* session) {
-  // In a list that never changes, somebody has written each name with care.
+  // A list that never changes is the user's own: nothing checks whether two of its names mean one server.
   session->SetRouser(live_members_.get(), options_.members == nullptr ? nullptr : &claims_);
 }
 
@@ -147,7 +147,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Make(PoolOptions options, std::uniqu
     NRAM_ASSIGN_OR_RETURN(secret, SealSecret::Read(options.key_file));
   }
   std::unique_ptr<Pool> pool(new Pool(std::move(options), std::move(secret), std::move(edge)));
-  // Those that sleep in a large pool are roused later.
+  // Sessions that sleep in a large pool are woken later.
   if (pool->live_members_ == nullptr &&
       absl::c_any_of(pool->sessions_, [](const auto& session) { return session->asleep(); })) {
     return absl::ResourceExhaustedError("no more threads can be started, and each memory server needs one (ulimit -u)");
@@ -178,7 +178,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Open(PoolOptions options) {
 }
 
 std::vector<std::string> Pool::AwaitOthers(int64_t deadline_ns) {
-  // Of many, others are used in place of those that are slow.
+  // A large pool uses other servers in place of the slow ones.
   const bool is_large = sessions_.size() > kAllAwakeMax;
   if (is_large) deadline_ns = std::min(deadline_ns, edge_->environment()->NowNs() + kOthersOfManyMs * kNsPerMs);
   std::vector<std::string> missing;

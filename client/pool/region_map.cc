@@ -100,7 +100,7 @@ std::vector<RegionMap::Target> RegionMap::Whereabouts(uint64_t first_span, uint6
 bool RegionMap::NoteCreated(uint16_t server, uint64_t incarnation) {
   GateLock lock(&mu_);
   Presence* const presence = PresenceLocked(server);
-  // The first one stands: if it is not the server's present life, what was stored then is lost, and stays so.
+  // The first life counts. If it is not the server's present life, its data is lost, and remains lost.
   if (presence->incarnation == 0 || presence->unsure) presence->incarnation = incarnation;
   presence->unsure = false;
   return presence->incarnation == incarnation;

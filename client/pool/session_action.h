@@ -18,7 +18,7 @@
 namespace nram {
 
 // One life of a server, from a start to its end, and the two connections to it. A call that is started on them is
-// executed in this life or never. Stays while the session does; the connections break and come back meanwhile.
+// executed in this life or never. Lives as long as the session; the connections break and are made anew meanwhile.
 struct ServerLife {
   uint64_t incarnation = 0;
   std::unique_ptr<Transport> bulk;

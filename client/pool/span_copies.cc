@@ -122,7 +122,7 @@ int SpanCopies::Join(uint16_t presence) {
   int chosen = -1;
   for (int copy = 0; copy < kMost; ++copy) {
     const bool is_stale = state(copy) == CopyState::kStale;
-    // A presence is one copy of a span at most.
+    // A replica host has one copy of a span at most.
     if (state(copy) != CopyState::kAbsent && presences_[copy] == presence) {
       CHECK(is_stale) << "a copy joins that is one already";
       chosen = copy;
@@ -205,7 +205,7 @@ bool SpanCopies::Bury(CopySet dead) {
   const bool was_placed = placed();
   SetAll(dead & kAll, CopyState::kAbsent);
   if (placed() || !was_placed) return true;
-  // Nobody is left to catch up with.
+  // No copy is left to catch up with.
   SetAll(With(CopyState::kCatchingUp), CopyState::kStale);
   if ((flags_ & kHeld) == 0 || NRAM_PLANTED(lost_span_is_hole)) {
     states_ = 0;

@@ -12,7 +12,7 @@
 namespace nram {
 namespace {
 
-// The poller looks as often at a connection that nobody waits on.
+// The poller looks as often at a connection that no thread waits on.
 constexpr int64_t kSleepNs = 20 * kNsPerMs;
 
 bool IsUnanswered(const absl::Status& status) {
@@ -147,7 +147,7 @@ void Sweep::Judge(Errand* errand) {
   }
   errand->session->Suspect();
   if (call.code == absl::StatusCode::kDeadlineExceeded) return End(errand, status);
-  Retry(errand, status);  // nobody was there, or the answer was garbled
+  Retry(errand, status);  // the server was away, or the answer was garbled
 }
 
 void Sweep::Retry(Errand* errand, const absl::Status& why) {
@@ -178,7 +178,7 @@ void Sweep::End(Errand* errand, const absl::Status& status) {
     errand->session->DestroyLater({key.id, key.epoch, errand->incarnation});
   }
   if ((errand->call.request.flags & kFlagReservation) != 0) EndKeepingTrim(errand);
-  // From here on a sweep that somebody waits for may be gone.
+  // From here on a sweep that a thread waits for may be destroyed.
   const bool has_callback = callback_ != nullptr;
   if (errand->state.exchange(Errand::kOver) == Errand::kSleeping) FutexWakeAll(&errand->state);
   if (has_callback) EndOne();

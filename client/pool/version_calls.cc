@@ -91,7 +91,7 @@ bool AddOwedDrops(const IoPlace& place, VersionCalls* calls) {
       continue;
     }
     is_owed = true;
-    // Nobody has opened what is in no record.
+    // No client has opened a version that is in no record.
     calls->Add(place, debt.life,
                MessageHeader(DropVersionRequest{
                    .region = key.id, .epoch = key.epoch, .first = debt.first, .last = debt.last, .force = debt.force}));

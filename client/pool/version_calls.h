@@ -14,7 +14,7 @@
 
 namespace nram {
 
-// Not thread-safe, but for the end.
+// Not thread-safe, except for the end.
 class VersionCalls {
  public:
   struct Errand {
@@ -41,7 +41,8 @@ class VersionCalls {
   // To that life of a server; nothing if it is over.
   void Add(const IoPlace& place, const CopyMap::Life& life, const MessageHeader& request);
   // `done` runs once, when all have ended: on any thread, perhaps before Start returns. It is the last to touch this.
-  // If there is nothing to be sent, it runs too. What answers say of sessions, leases and owners has been noted then.
+  // If there is nothing to be sent, it runs too. The answers' words of sessions, leases and owners have been noted by
+  // then.
   void Start(const IoPlace& place, IoClass io_class, int64_t deadline_ns, Done done, void* context);
   const std::deque<Errand>& errands() const { return errands_; }
 
@@ -52,7 +53,7 @@ class VersionCalls {
 
   std::deque<Errand> errands_;
   RegionMap* map_ = nullptr;
-  std::atomic<size_t> left_{0};  // errands under way, and one while they are started
+  std::atomic<size_t> left_{0};  // requests under way, and one while they are started
   Done done_ = nullptr;
   void* done_context_ = nullptr;
 };
@@ -60,13 +61,13 @@ class VersionCalls {
 // The outcome of a drop of versions.
 struct DroppedVersions {
   uint64_t freed_bytes = 0;
-  uint32_t held = 0;        // that stay at some server, since they are held there
+  uint32_t held = 0;        // that remain at some server, since they are held there
   uint32_t unanswered = 0;  // servers, which drop them with the next drop or snapshot when they are back
 };
 
-// Drops the region's versions [first, last] wherever it is, but none that is sealed from now on, and what other drops
-// have left. FAILED_PRECONDITION:
-// another client has taken the region over. Blocks until all have answered that can be asked, or the deadline.
+// Drops the region's versions [first, last] wherever it is, but none that is sealed from now on, and the leftovers of
+// other drops. FAILED_PRECONDITION: another client has taken the region over. Blocks until all have answered that can
+// be asked, or the deadline.
 absl::StatusOr<DroppedVersions> DropVersionsOf(const IoPlace& place, VersionNumber first, VersionNumber last,
                                                bool force, IoClass io_class, int64_t deadline_ns);
 // Adds the drops that servers have missed and can be asked for now to `calls`. True: there are some.

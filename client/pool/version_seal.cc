@@ -41,7 +41,7 @@ absl::StatusOr<SealedVersion> VersionSeal::Wait() {
 }
 
 void VersionSeal::OnEvent() {
-  // While a thread is here, another leaves what it brings to that one.
+  // While a thread is here, another one leaves its event to that one.
   if (events_.fetch_add(1) != 0) return;
   do {
     Next next = Next::kStep;
@@ -147,7 +147,7 @@ VersionSeal::Next VersionSeal::Enter() {
   gate_.kind = GatePlace::Kind::kSeal;
   gate_.region = place_.map->key().id;
   gate_.range = {0, kRegionChunksMax};
-  // Whoever comes later waits behind this, also for one slow change of another part.
+  // Later changes wait behind this one, also for a slow change of another part.
   gate_.deadline_ns = std::min(deadline_ns_, place_.environment->NowNs() + kMissNs);
   gate_.context = this;
   gate_.resume = [](GatePlace* place) { static_cast<VersionSeal*>(place->context)->OnEvent(); };
@@ -166,7 +166,7 @@ VersionSeal::Next VersionSeal::Look() {
     state_ = State::kSettle;  // those behind it were let in
     return Next::kStep;
   }
-  // In the gate no span changes. What has become doubtful since is settled outside.
+  // In the gate no span changes. Spans that have become doubtful since are settled outside.
   if (place_.map->CheckUsable().ok() && !copies()->HasLoss() && copies()->NextToSettle(0) == UINT64_MAX) {
     state_ = State::kSeal;
     return Next::kStep;
@@ -232,10 +232,10 @@ VersionSeal::Next VersionSeal::Judge() {
   VersionNumber highest = number;
   for (const VersionCalls::Errand& errand : calls_.errands()) {
     if (errand.done()) members.push_back(errand.life);
-    // Planted: it may seal the version later, with what was changed since.
+    // Planted: it may seal the version later, with the changes made since.
     if (NRAM_PLANTED(publish_late_member) && errand.asked && !errand.answered()) members.push_back(errand.life);
     if (!errand.answered()) continue;
-    // The server has freed what it had of the region.
+    // The server has freed its data of the region.
     if (errand.call.reason == Reason::kUnknownRegion) copies()->Bury(errand.life);
     // It was sealed there, or yielded or was dropped since.
     if (errand.call.reason != Reason::kOldVersion && errand.call.reason != Reason::kUnknownSnapshot) continue;
@@ -251,7 +251,7 @@ VersionSeal::Next VersionSeal::Judge() {
     has_new = true;
   }
   if (absl::Status status = place_.map->CheckUsable(); !status.ok()) return End(status);
-  // Whoever has nothing of it need not stay for it.
+  // A server without data of the region need not be a member.
   const auto is_used = [&](const CopyMap::Life& life) { return copies()->IsUsed(life.server); };
   if (std::any_of(members.begin(), members.end(), is_used)) {
     std::erase_if(members, [&](const CopyMap::Life& life) { return !is_used(life); });
@@ -276,7 +276,7 @@ VersionSeal::Next VersionSeal::Judge() {
     GiveUp(number);
     return End(NoMembers());
   }
-  // Whether they will execute it, nobody knows, and then it is of another time.
+  // It is unknown whether they will execute it, and then it is of another time.
   for (const VersionCalls::Errand& errand : calls_.errands()) {
     if (NRAM_PLANTED(publish_late_member)) break;
     if (errand.asked && !errand.answered()) place_.map->AddVersionDebt({errand.life, number, number});
