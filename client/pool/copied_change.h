@@ -32,13 +32,13 @@ class CopiedChange {
   explicit CopiedChange(Kind kind) : kind_(kind), settling_(kind == Kind::kSettle) {}
   bool is_data() const { return kind_ == Kind::kData; }
   // Before the first Next: the copy that kOpen and kJoin are about. Without one, kJoin only drops others.
-  void SetCopy(uint16_t presence) {
+  void SetCopy(uint16_t replica_host) {
     has_copy_ = true;
-    copy_ = presence;
+    copy_ = replica_host;
   }
   // kJoin, before the first Next: that copy is dropped once the other is in sync. At most kMost.
-  void Leave(uint16_t presence) {
-    if (leaves_count_ < SpanCopies::kMost) leaves_[leaves_count_++] = presence;
+  void Leave(uint16_t replica_host) {
+    if (leaves_count_ < SpanCopies::kMost) leaves_[leaves_count_++] = replica_host;
   }
 
   // kJoin, before the first Next: other clients read the span's copies by themselves. A copy to be dropped must refuse
@@ -74,7 +74,7 @@ class CopiedChange {
 
   // A message of the last step, to that replica host, has ended. `stored_pages`: of a refused write, how many of its
   // pages were stored, in order.
-  void Ended(uint16_t presence, End end, uint32_t stored_pages = 0);
+  void Ended(uint16_t replica_host, End end, uint32_t stored_pages = 0);
 
  private:
   // A copy that has another generation than it should is given up after this many attempts.
@@ -84,14 +84,14 @@ class CopiedChange {
 
   // How the change has ended at one replica host.
   struct Leg {
-    uint16_t presence = 0;
+    uint16_t replica_host = 0;
     SpanGeneration generation{};  // of the last message
     End end = End::kMissed;
     uint8_t other_generations = 0;
     uint32_t stored_pages = 0;
   };
 
-  const Leg* Find(uint16_t presence) const;
+  const Leg* Find(uint16_t replica_host) const;
   Step Send(const SpanCopies& span, CopySet to);
   // The copies of `among` at whose replica hosts the change has ended so.
   CopySet With(const SpanCopies& span, CopySet among, End end) const;

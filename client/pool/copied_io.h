@@ -145,7 +145,7 @@ class CopiedIo : public IoWay {
   bool TryOnceMore(Piece* piece);
   // No copy in sync has the pages.
   bool FailRead(Piece* piece, const absl::Status& why);
-  void NoteBad(Piece* piece, uint16_t presence);
+  void NoteBad(Piece* piece, uint16_t replica_host);
   bool BeginRepair(Piece* piece);
 
   // --- Sealed pages (copied_seal.cc).

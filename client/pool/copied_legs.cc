@@ -78,7 +78,7 @@ CopiedIo::Prepared CopiedIo::PrepareLeg(IoPart* part) {
   const Piece& piece = *PieceOf(*part);
   part->life = part->session->life();
   if (part->life->incarnation != part->leg.life.incarnation) {
-    copies()->Bury(part->leg.presence);
+    copies()->Bury(part->leg.replica_host);
     EndLeg(part, CopiedChange::End::kMissed, absl::OkStatus());
     return Prepared::kOver;
   }
@@ -173,7 +173,7 @@ void CopiedIo::JudgeLeg(IoPart* part) {
   const bool creates = (call.request.flags & kFlagCreate) != 0;
   const bool trims = call.request.op == Op::kTrim;
   part->trim_sent = part->trim_sent || (trims && call.sent);
-  if (creates && call.sent && !(answered && call.reason == Reason::kOk)) copies()->NotePerhaps(part->leg.presence);
+  if (creates && call.sent && !(answered && call.reason == Reason::kOk)) copies()->NotePerhaps(part->leg.replica_host);
   const absl::Status status = CallStatus(call, session->name());
   if (call.sent && !part->sends_raise && (!answered || call.reason == Reason::kOk || call.stored_pages > 0)) {
     PieceOf(*part)->may_change = true;
@@ -202,12 +202,12 @@ void CopiedIo::JudgeLeg(IoPart* part) {
     case Reason::kUnknownRegion:
       // A server that is to create the region has no reason for this answer.
       if (creates && !map->key().named) return EndLeg(part, End::kRefused, absl::UnavailableError(status.message()));
-      copies()->Bury(part->leg.presence);
+      copies()->Bury(part->leg.replica_host);
       return EndLeg(part, End::kMissed, status);
     case Reason::kOtherGeneration:
       // If the span has not risen since, the server has freed its data, and may have the region again.
       if (!part->leg.creates && copies()->IsPresent(SpanOf(*PieceOf(*part)), part->leg)) {
-        copies()->Bury(part->leg.presence);
+        copies()->Bury(part->leg.replica_host);
         return EndLeg(part, End::kMissed, status);
       }
       return EndLeg(part, End::kOtherGeneration, status);
@@ -263,7 +263,8 @@ void CopiedIo::RetryLeg(IoPart* part, const absl::Status& why) {
   part->last = why;
   part->without_room = false;
   // The copy is gone meanwhile: the change begins anew, or does without it.
-  if (request().repair != RepairWork::kOpen && !copies()->GetsChanges(SpanOf(*PieceOf(*part)), part->leg.presence)) {
+  if (request().repair != RepairWork::kOpen &&
+      !copies()->GetsChanges(SpanOf(*PieceOf(*part)), part->leg.replica_host)) {
     return EndLeg(part, CopiedChange::End::kMissed, why);
   }
   int64_t wait_ns = kMissNs;  // then it looks again: another copy may be back
@@ -332,7 +333,7 @@ void CopiedIo::EndLeg(IoPart* part, CopiedChange::End end, const absl::Status& s
     piece->error = status;
   part->is_over = true;
   part->phase = IoPart::Phase::kFree;
-  piece->change.Ended(part->leg.presence, end, stored_pages);
+  piece->change.Ended(part->leg.replica_host, end, stored_pages);
   --piece->legs_left;
 }
 

@@ -10,15 +10,15 @@
 
 namespace nram {
 absl::Status CopiedIo::SealError() const {
-  return absl::FailedPreconditionError(
-      absl::StrCat("region ", FormatId(Raw(place().map->key().id)), " is sealed, and this process has no key for it ",
-                   "(a child after fork needs its own pool), or no memory"));
+  return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(place().map->key().id)),
+                                                    " is sealed, and this process has no key for it ",
+                                                    "(a child after fork needs its own pool), or no memory"));
 }
 
 absl::Status CopiedIo::BadSealError(const IoPart& part) const {
-  return absl::DataLossError(absl::StrCat(
-      "memory server ", part.session->name(), " has returned pages of region ", FormatId(Raw(place().map->key().id)),
-      " that are not the last written ones: it changed them, or replays old ones"));
+  return absl::DataLossError(absl::StrCat("memory server ", part.session->name(), " has returned pages of region ",
+                                          FormatId(Raw(place().map->key().id)),
+                                          " that are not the last written ones: it changed them, or replays old ones"));
 }
 
 bool CopiedIo::TakeSealer(Piece* piece) {
@@ -89,7 +89,7 @@ bool CopiedIo::Open(Piece* piece) {
   }
   piece->error = BadSealError(part);
   ++piece->damaged_reads;
-  NoteBad(piece, part.leg.presence);
+  NoteBad(piece, part.leg.replica_host);
   return false;
 }
 

@@ -44,7 +44,7 @@ class CopyMap {
   // Everything that a message to one copy of a span needs.
   struct Leg {
     Life life;
-    uint16_t presence = 0;
+    uint16_t replica_host = 0;
     Known known = Known::kNothing;
     uint16_t placement = 0;  // the span's
     bool creates = false;    // it is not known that the server has the span
@@ -103,7 +103,7 @@ class CopyMap {
   // The copy gets changes, of the leg's generation.
   bool IsPresent(uint64_t span, const Leg& leg) const;
   // Some copy of that replica host does, of any generation.
-  bool GetsChanges(uint64_t span, uint16_t presence) const;
+  bool GetsChanges(uint64_t span, uint16_t replica_host) const;
   // A trim of pages of a span that is lost. To be called in the gate.
   void NoteTrimmed(const WholePages& whole);
   // A trim in a span that is placed. True if the span holds nothing, and no server may have executed a change that
@@ -129,9 +129,9 @@ class CopyMap {
   // A copy has answered a change: its server has the span, if that has its place still.
   void NoteAnswered(uint64_t span, const Leg& leg);
   // A message that may have created the region there was sent and has no answer.
-  void NotePerhaps(uint16_t presence);
+  void NotePerhaps(uint16_t replica_host);
   // Nothing of the region is left there: another life of the server has begun, or it was collected.
-  void Bury(uint16_t presence);
+  void Bury(uint16_t replica_host);
 
   // The lives of servers where the region may be: also those that are over, and those that have lost it, since there it
   // may have come again.
@@ -209,13 +209,13 @@ class CopyMap {
   // A copy of the span is to join there: kOpen, kCopy and kJoin do that. Returns its replica host. `leftover`: of the
   // copy whose place it takes. Nothing: it has no place for one more, or none to catch up with.
   std::optional<uint16_t> Join(uint64_t span, const Life& life, std::optional<Leftover>* leftover);
-  bool IsJoining(uint64_t span, uint16_t presence) const;
-  bool IsInSync(uint64_t span, uint16_t presence) const;
+  bool IsJoining(uint64_t span, uint16_t replica_host) const;
+  bool IsInSync(uint64_t span, uint16_t replica_host) const;
   // It does not catch up any more.
-  void EndJoining(uint64_t span, uint16_t presence);
+  void EndJoining(uint64_t span, uint16_t replica_host);
   // Nothing if the span still has a copy there.
-  std::optional<Leftover> LeftoverOf(uint64_t span, uint16_t presence) const;
-  Life LifeOf(uint16_t presence) const;
+  std::optional<Leftover> LeftoverOf(uint64_t span, uint16_t replica_host) const;
+  Life LifeOf(uint16_t replica_host) const;
   // Whether some span has a copy there.
   bool IsUsed(uint16_t server) const;
   // No copy has the page: it is lost. To be called in the gate.
@@ -231,7 +231,7 @@ class CopyMap {
  private:
   static constexpr size_t kDamagedMax = 256;
   // Lives of servers, and losses in them, that a region can have gone through. Beyond, no span is placed any more.
-  static constexpr size_t kPresencesMax = 60'000;
+  static constexpr size_t kReplicaHostsMax = 60'000;
   struct Block {
     std::array<SpanCopies, kSpansPerTableBlock> spans;
     std::unique_ptr<std::array<uint8_t, kSpansPerTableBlock>> reserved;  // see only_reserved_
@@ -246,7 +246,7 @@ class CopyMap {
     absl::flat_hash_map<uint64_t, SpanGeneration> above;
   };
 
-  struct Presence {
+  struct ReplicaHost {
     uint64_t incarnation = 0;
     uint16_t server = kNoServer;
     Known known = Known::kNothing;
@@ -254,20 +254,20 @@ class CopyMap {
     bool is_member = false;
   };
 
-  Presence* FindPresenceLocked(const Life& life) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  ReplicaHost* FindReplicaHostLocked(const Life& life) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MayHaveLocked(const Life& life) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Calls `visit` for each span from `span` on until it returns false; spans that were never placed, too.
   void VisitLocked(uint64_t span, absl::FunctionRef<bool(uint64_t span, SpanCopies* copies)> visit) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool IsUsedLocked(absl::FunctionRef<bool(const Presence&)> is_it) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsUsedLocked(absl::FunctionRef<bool(const ReplicaHost&)> is_it) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasPlaceLocked(size_t lives) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  uint16_t PresenceLocked(const Life& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  uint16_t ReplicaHostLocked(const Life& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The span as it is now, without dead copies. Null: a hole.
   SpanCopies* FindLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BuryDeadLocked(uint64_t span, SpanCopies* copies) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t ReservedLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The span's place of that replica host; -1: none.
-  static int PlaceOf(const SpanCopies& copies, uint16_t presence);
+  static int PlaceOf(const SpanCopies& copies, uint16_t replica_host);
   void LookLocked(const SpanCopies& copies, Donors donors, Health* health, Plan* plan) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SpanCopies* SlotLocked(uint64_t span) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -295,7 +295,7 @@ class CopyMap {
   mutable SpanCopies only_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<Blocks> blocks_ ABSL_GUARDED_BY(mu_);
   mutable std::unique_ptr<Rare> rare_ ABSL_GUARDED_BY(mu_);
-  mutable absl::InlinedVector<Presence, 2> presences_ ABSL_GUARDED_BY(mu_);
+  mutable absl::InlinedVector<ReplicaHost, 2> replica_hosts_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace nram

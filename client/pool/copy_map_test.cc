@@ -47,7 +47,7 @@ class CopyMapTest : public ::testing::Test {
       for (const CopyMap::Leg& leg : legs) {
         const bool answers = !silent_.contains(leg.life.server);
         if (answers) map_.NoteAnswered(span, leg);
-        change.Ended(leg.presence, answers ? CopiedChange::End::kStored : CopiedChange::End::kMissed);
+        change.Ended(leg.replica_host, answers ? CopiedChange::End::kStored : CopiedChange::End::kMissed);
       }
     }
     ADD_FAILURE() << "a change without an end";
@@ -67,24 +67,24 @@ class CopyMapTest : public ::testing::Test {
     silent_.clear();
   }
   uint16_t Join(uint64_t span, uint16_t server, std::optional<CopyMap::Leftover>* leftover) {
-    const std::optional<uint16_t> presence = map_.Join(span, LifeAt(server), leftover);
-    EXPECT_TRUE(presence.has_value());
-    return presence.value_or(0);
+    const std::optional<uint16_t> replica_host = map_.Join(span, LifeAt(server), leftover);
+    EXPECT_TRUE(replica_host.has_value());
+    return replica_host.value_or(0);
   }
   uint16_t Join(uint64_t span, uint16_t server) {
     std::optional<CopyMap::Leftover> leftover;
-    const uint16_t presence = Join(span, server, &leftover);
+    const uint16_t replica_host = Join(span, server, &leftover);
     EXPECT_FALSE(leftover.has_value());
-    return presence;
+    return replica_host;
   }
-  StepKind Open(uint64_t span, uint16_t presence) {
+  StepKind Open(uint64_t span, uint16_t replica_host) {
     CopiedChange change(Kind::kOpen);
-    change.SetCopy(presence);
+    change.SetCopy(replica_host);
     return Run(change, span);
   }
-  StepKind Flip(uint64_t span, std::optional<uint16_t> presence, const std::vector<uint16_t>& leaves = {}) {
+  StepKind Flip(uint64_t span, std::optional<uint16_t> replica_host, const std::vector<uint16_t>& leaves = {}) {
     CopiedChange change(Kind::kJoin);
-    if (presence.has_value()) change.SetCopy(*presence);
+    if (replica_host.has_value()) change.SetCopy(*replica_host);
     for (const uint16_t leaving : leaves) change.Leave(leaving);
     return Run(change, span);
   }
@@ -107,14 +107,14 @@ class CopyMapTest : public ::testing::Test {
     EXPECT_EQ(map_.LookForRead({span * kChunksPerSpan, 1}, &legs, &unsettled), CopyMap::ReadState::kPlaced);
     return legs.empty() ? 0 : Raw(legs[0].generation);
   }
-  std::vector<uint16_t> ServersOf(const std::vector<uint16_t>& presences) const {
+  std::vector<uint16_t> ServersOf(const std::vector<uint16_t>& replica_hosts) const {
     std::vector<uint16_t> servers;
-    for (const uint16_t presence : presences) servers.push_back(map_.LifeOf(presence).server);
+    for (const uint16_t replica_host : replica_hosts) servers.push_back(map_.LifeOf(replica_host).server);
     return servers;
   }
-  template <typename Presences>
-  std::vector<uint16_t> ServersOf(const Presences& presences) const {
-    return ServersOf(std::vector<uint16_t>(presences.begin(), presences.end()));
+  template <typename ReplicaHosts>
+  std::vector<uint16_t> ServersOf(const ReplicaHosts& replica_hosts) const {
+    return ServersOf(std::vector<uint16_t>(replica_hosts.begin(), replica_hosts.end()));
   }
   // Its copies can be asked no more, for so long that they are to be replaced.
   void GoAway(uint16_t server) { donors_[server] = {Standing::kAway, false}; }
@@ -294,7 +294,7 @@ TEST_F(CopyMapTest, NothingJoinsWhereNothingIs) {
   CopyMap::Legs legs;
   bool unsettled = false;
   ASSERT_EQ(map_.LookForRead(Page(0), &legs, &unsettled), CopyMap::ReadState::kPlaced);
-  map_.Bury(legs[0].presence);
+  map_.Bury(legs[0].replica_host);
   EXPECT_EQ(map_.Join(0, LifeAt(2), &leftover), std::nullopt) << "a span that is lost";
   EXPECT_EQ(leftover, std::nullopt);
 }
@@ -446,7 +446,7 @@ TEST_F(CopyMapTest, AWriteThatIsRefusedByOneAndMayBeDoneByAnotherLeavesADoubt) {
     ASSERT_EQ(map_.Next(span, &change, /*in_time=*/true, {}, &legs).kind, StepKind::kSend);
     if (may_hold) change.NoteMayHold();
     for (const CopyMap::Leg& leg : legs) {
-      change.Ended(leg.presence, leg.life.server == 0 ? CopiedChange::End::kRefused : CopiedChange::End::kMissed);
+      change.Ended(leg.replica_host, leg.life.server == 0 ? CopiedChange::End::kRefused : CopiedChange::End::kMissed);
     }
     EXPECT_EQ(map_.Next(span, &change, /*in_time=*/true, {}, &legs).kind, StepKind::kRefused);
     bool lost = false;
@@ -501,7 +501,7 @@ TEST_F(CopyMapTest, APageThatIsLostIsLostAlone) {
   Write(2, {first, first + 3});
   CopiedChange late(Kind::kData);
   EXPECT_EQ(map_.Next(2, &late, /*in_time=*/false, {first + 3, first + 4}, &legs).kind, StepKind::kSend);
-  for (const CopyMap::Leg& leg : legs) late.Ended(leg.presence, CopiedChange::End::kRefused);
+  for (const CopyMap::Leg& leg : legs) late.Ended(leg.replica_host, CopiedChange::End::kRefused);
   EXPECT_NE(map_.Next(2, &late, /*in_time=*/false, {first + 3, first + 4}, &legs).kind, StepKind::kStored);
   map_.Look(Page(first + 3), &lost);
   EXPECT_TRUE(lost);

@@ -20,7 +20,7 @@
 namespace nram {
 
 // Thread-safe. One thread watches the source, another one wakes sessions.
-class LiveMembers : public ServerSession::Rouser {
+class LiveMembers : public ServerSession::Waker {
  public:
   // The pool.
   class Host {
@@ -35,7 +35,7 @@ class LiveMembers : public ServerSession::Rouser {
   };
 
   // All outlive it. `source` may be null: then the sessions that are there are all, and some may sleep. Sessions must
-  // have this as their rouser.
+  // have this as their waker.
   LiveMembers(Sessions* sessions, std::shared_ptr<MemberSource> source, Environment* environment, Host* host);
   ~LiveMembers() override;
 
@@ -44,9 +44,9 @@ class LiveMembers : public ServerSession::Rouser {
   // Ends its threads. Blocks for as long as a look at the source takes, 3 s at most.
   void Stop();
   // For calls that concern all servers of the pool.
-  void RouseAll();
+  void WakeAll();
 
-  // ServerSession::Rouser
+  // ServerSession::Waker
   void WantAwake(ServerSession* session) override;
 
  private:
@@ -68,10 +68,10 @@ class LiveMembers : public ServerSession::Rouser {
   void NoteTrouble(const absl::Status& status);
   std::vector<Member> OnlyAccepted(const std::vector<Member>& members);
 
-  void RouseLoop();
+  void WakeLoop();
   // Returns how long to wait for the next look.
-  int64_t RouseSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void RouseLocked(size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t WakeSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WakeLocked(size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool DriveLocked(ServerSession* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Sessions* const sessions_;
@@ -92,11 +92,11 @@ class LiveMembers : public ServerSession::Rouser {
   Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<ServerSession*> order_ ABSL_GUARDED_BY(mu_);  // in which sleeping sessions are woken, from the end on
-  struct Roused {
+  struct Woken {
     ServerSession* session;
     int64_t since_ns;
   };
-  std::vector<Roused> coming_ ABSL_GUARDED_BY(mu_);
+  std::vector<Woken> coming_ ABSL_GUARDED_BY(mu_);
 
   Mutex wanted_mu_;  // taken under sessions' locks; the last of all
   std::vector<ServerSession*> wanted_ ABSL_GUARDED_BY(wanted_mu_);
@@ -104,7 +104,7 @@ class LiveMembers : public ServerSession::Rouser {
   bool ended_ ABSL_GUARDED_BY(wanted_mu_) = false;
 
   std::thread watcher_;
-  std::thread rouser_;
+  std::thread waker_;
 };
 
 }  // namespace nram

@@ -84,7 +84,7 @@ class LiveMembersTest : public ::testing::Test, private LiveMembers::Host {
     for (size_t i = 0; i < names; ++i) AddSession({absl::StrCat("node", i), 7070, ""});
     live_ = std::make_unique<LiveMembers>(&sessions_, std::move(source), Environment::Real(),
                                           static_cast<LiveMembers::Host*>(this));
-    for (const auto& session : sessions_) session->SetRouser(live_.get(), nullptr);
+    for (const auto& session : sessions_) session->SetWaker(live_.get(), nullptr);
     live_->Begin();
   }
   void TearDown() override {
@@ -137,7 +137,7 @@ TEST_F(LiveMembersTest, OnlyThoseThatAreUsedAreGreeted) {
   EXPECT_EQ(CountUp(), Waking::kEnough);
 }
 
-TEST_F(LiveMembersTest, WhoeverIsWaitedForIsRoused) {
+TEST_F(LiveMembersTest, TheSessionThatACallAwaitsWakes) {
   Begin(kGiB);
   ASSERT_TRUE(Await([&] { return CountUp() >= Waking::kEnough; }));
   ServerSession* sleeper = nullptr;
@@ -165,9 +165,9 @@ TEST_F(LiveMembersTest, WhereThereIsLittleRoomMoreAreGreeted) {
   EXPECT_LE(CountUp(), 128 + 3 * Waking::kAtOnce);
 }
 
-TEST_F(LiveMembersTest, ForWhatConcernsAllAllAreRoused) {
+TEST_F(LiveMembersTest, AllSessionsWakeForAllConcerns) {
   Begin(kGiB);
-  live_->RouseAll();
+  live_->WakeAll();
   EXPECT_EQ(driven_, kNames);
   EXPECT_EQ(CountUp(), kNames / 2);
 }
@@ -249,13 +249,13 @@ TEST(PlacingTest, WhoComesBackInTheMiddleIsNotTakenForFull) {
 }
 
 TEST(WakingTest, AsManyAsAreLacking) {
-  EXPECT_EQ((Waking{.asleep = 100}).ToRouse(), Waking::kEnough);
-  EXPECT_EQ((Waking{.asleep = 3}).ToRouse(), 3u);
-  EXPECT_EQ((Waking{.asleep = 100, .with_room = 20, .coming = 12}).ToRouse(), 0u);
-  EXPECT_EQ((Waking{.asleep = 100, .with_room = 20, .coming = 2}).ToRouse(), 10u);
-  EXPECT_EQ((Waking{.asleep = 100, .with_room = 40, .coming = 1, .free_bytes = 1}).ToRouse(), 0u);
-  EXPECT_EQ((Waking{.asleep = 100, .with_room = 40, .free_bytes = 1}).ToRouse(), Waking::kAtOnce);
-  EXPECT_EQ((Waking{.asleep = 100, .with_room = 40, .free_bytes = Waking::kEnoughBytes}).ToRouse(), 0u);
+  EXPECT_EQ((Waking{.asleep = 100}).ToWake(), Waking::kEnough);
+  EXPECT_EQ((Waking{.asleep = 3}).ToWake(), 3u);
+  EXPECT_EQ((Waking{.asleep = 100, .with_room = 20, .coming = 12}).ToWake(), 0u);
+  EXPECT_EQ((Waking{.asleep = 100, .with_room = 20, .coming = 2}).ToWake(), 10u);
+  EXPECT_EQ((Waking{.asleep = 100, .with_room = 40, .coming = 1, .free_bytes = 1}).ToWake(), 0u);
+  EXPECT_EQ((Waking{.asleep = 100, .with_room = 40, .free_bytes = 1}).ToWake(), Waking::kAtOnce);
+  EXPECT_EQ((Waking{.asleep = 100, .with_room = 40, .free_bytes = Waking::kEnoughBytes}).ToWake(), 0u);
 }
 
 TEST(ClaimsTest, OneSessionForEachLife) {

@@ -84,7 +84,7 @@ Pool::Pool(PoolOptions options, std::unique_ptr<SealSecret> secret, std::unique_
   if (has_threads && (options_.members != nullptr || options_.servers.size() > kAllAwakeMax)) {
     live_members_ =
         std::make_unique<LiveMembers>(&sessions_, options_.members, edge_->environment(), static_cast<Host*>(this));
-    for (const auto& session : sessions_) SetRouser(session.get());
+    for (const auto& session : sessions_) SetWaker(session.get());
     live_members_->Begin();
   } else {
     for (const auto& session : sessions_) Drive(session.get());
@@ -92,9 +92,9 @@ Pool::Pool(PoolOptions options, std::unique_ptr<SealSecret> secret, std::unique_
   edge_->SetTicked(&repairer_);
 }
 
-void Pool::SetRouser(ServerSession* session) {
+void Pool::SetWaker(ServerSession* session) {
   // A list that never changes is the user's own: nothing checks whether two of its names mean one server.
-  session->SetRouser(live_members_.get(), options_.members == nullptr ? nullptr : &claims_);
+  session->SetWaker(live_members_.get(), options_.members == nullptr ? nullptr : &claims_);
 }
 
 bool Pool::Accepts(const Endpoint& server, std::string* why) const {
@@ -109,7 +109,7 @@ ServerSession* Pool::AddSession(const Endpoint& server) {
   auto session = std::make_unique<ServerSession>(static_cast<uint16_t>(sessions_.size()), server, lease, options_,
                                                  edge_->environment());
   ServerSession* const added = session.get();
-  if (live_members_ != nullptr) SetRouser(added);
+  if (live_members_ != nullptr) SetWaker(added);
   sessions_.Add(std::move(session));
   return added;
 }
@@ -196,7 +196,7 @@ std::vector<std::string> Pool::AwaitOthers(int64_t deadline_ns) {
 void Pool::AwaitAll() {
   if (live_members_ == nullptr) return;
   if (absl::c_none_of(sessions_, [](const auto& session) { return session->asleep(); })) return;
-  live_members_->RouseAll();
+  live_members_->WakeAll();
   const int64_t deadline_ns = edge_->environment()->NowNs() + kAwaitAllMs * kNsPerMs;
   for (const auto& session : sessions_) {
     if (!session->up() && session->may_be_slow()) (void)session->AwaitUp(deadline_ns);

@@ -172,16 +172,16 @@ class RegionMap {
   // A trim of more spans than this concerns all servers.
   static constexpr uint64_t kSpansLookedAt = 64;
 
-  struct Presence {
+  struct ReplicaHost {
     uint16_t server = kNoServer;
     bool unsure = false;       // whether it was: the write that would have created it has no answer
     uint64_t incarnation = 0;  // in which it was created there; 0: not yet
     RegionRoom room;           // reserved for this region alone
   };
 
-  const Presence* FindPresenceLocked(uint16_t server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Presence* PresenceLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static Target TargetOf(const Presence& presence);
+  const ReplicaHost* FindReplicaHostLocked(uint16_t server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  ReplicaHost* ReplicaHostLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static Target TargetOf(const ReplicaHost& replica_host);
   Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   RegionMap(const RegionKey& key, std::unique_ptr<RegionSeal> seal)
@@ -220,7 +220,7 @@ class RegionMap {
   std::atomic<bool> closing_{false};
   std::atomic<bool> fenced_{false};
   SpanTable spans_ ABSL_GUARDED_BY(mu_);
-  absl::InlinedVector<Presence, 1> presences_ ABSL_GUARDED_BY(mu_);
+  absl::InlinedVector<ReplicaHost, 1> replica_hosts_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace nram

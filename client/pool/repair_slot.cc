@@ -82,8 +82,9 @@ CopyMap::Plan Repairer::PlanFor(Slot* slot) const {
   if (sheds) slot->donors[slot->sheds].standing = CopyMap::Donor::Standing::kLeaves;
   CopyMap::Plan plan = slot->map->copies()->PlanFor(slot->span, slot->donors);
   if (!sheds || plan.need == CopyMap::Need::kNothing) return plan;
-  const bool is_there = absl::c_any_of(
-      plan.leave, [&](uint16_t presence) { return slot->map->copies()->LifeOf(presence).server == slot->sheds; });
+  const bool is_there = absl::c_any_of(plan.leave, [&](uint16_t replica_host) {
+    return slot->map->copies()->LifeOf(replica_host).server == slot->sheds;
+  });
   if (!is_there) {
     plan.need = CopyMap::Need::kNothing;  // it has left already
   } else if (plan.has_sibling && slot->map->copies()->copies() > 1) {
@@ -95,8 +96,8 @@ CopyMap::Plan Repairer::PlanFor(Slot* slot) const {
 absl::InlinedVector<uint16_t, SpanCopies::kMost> Repairer::LeavesOf(const Slot& slot, const CopyMap::Plan& plan) const {
   if (slot.sheds == kNoServer) return plan.leave;
   absl::InlinedVector<uint16_t, SpanCopies::kMost> leaves;
-  for (const uint16_t presence : plan.leave) {
-    if (slot.map->copies()->LifeOf(presence).server == slot.sheds) leaves.push_back(presence);
+  for (const uint16_t replica_host : plan.leave) {
+    if (slot.map->copies()->LifeOf(replica_host).server == slot.sheds) leaves.push_back(replica_host);
   }
   return leaves;
 }
@@ -128,7 +129,7 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
   const auto may_take = [&](uint16_t server) {
     const ServerSession& session = *home_->sessions->at(server);
     const bool has_one = absl::c_any_of(
-        plan.leave, [&](uint16_t presence) { return slot->map->copies()->LifeOf(presence).server == server; });
+        plan.leave, [&](uint16_t replica_host) { return slot->map->copies()->LifeOf(replica_host).server == server; });
     return !has_one && slot->map->copies()->IsMember({server, session.incarnation()}) && session.usable() &&
            !session.capacity().draining && !session.asks() && session.host() != sheds_host &&
            !IsAvoided(server, now_ns) && !absl::c_linear_search(hosts, session.host());
@@ -307,8 +308,8 @@ void Repairer::Flip(Slot* slot) {
 void Repairer::OnFlipped(Slot* slot, const absl::Status& status) {
   CopyMap* const copies = slot->map->copies();
   bool has_left = false;
-  for (const uint16_t presence : slot->leaves) {
-    const std::optional<CopyMap::Leftover> leftover = copies->LeftoverOf(slot->span, presence);
+  for (const uint16_t replica_host : slot->leaves) {
+    const std::optional<CopyMap::Leftover> leftover = copies->LeftoverOf(slot->span, replica_host);
     has_left = has_left || leftover.has_value();
     if (leftover.has_value()) AddLeftover(slot->map.get(), slot->span, *leftover);
   }

@@ -194,7 +194,7 @@ bool ServerSession::WaitFor(Waiter* waiter) {
     waiter->since_ms = static_cast<uint32_t>(now_ns / kNsPerMs);
     queue_.Add(waiter);
     WakeDriver();
-    if (asleep() && rouser_ != nullptr) rouser_->WantAwake(this);
+    if (asleep() && waker_ != nullptr) waker_->WantAwake(this);
   }
   CountWaitersLocked();
   return !outcome;
@@ -310,31 +310,31 @@ void ServerSession::HearSoonLocked() {
 
 // --- Deferred destroys, and undos.
 
-void ServerSession::RememberLocked(const Errands::Destroy& destroy) {
-  if (!errands_.Add(destroy)) forgot_destroys_ = true;
+void ServerSession::RememberLocked(const DeferredDestroys::Destroy& destroy) {
+  if (!deferred_.Add(destroy)) forgot_destroys_ = true;
 }
 
-void ServerSession::DestroyLater(const Errands::Destroy& destroy) {
+void ServerSession::DestroyLater(const DeferredDestroys::Destroy& destroy) {
   MutexLock lock(&mu_);
   RememberLocked(destroy);
   WakeDriver();
 }
 
-void ServerSession::UndoCreate(Errands::Undo undo) {
+void ServerSession::UndoCreate(DeferredDestroys::Undo undo) {
   MutexLock lock(&mu_);
-  errands_.Add(std::move(undo));  // MayUndo was asked; calls at the same time go beyond by their number
+  deferred_.Add(std::move(undo));  // MayUndo was asked; calls at the same time go beyond by their number
   WakeDriver();
 }
 
 bool ServerSession::MayUndo() const {
   MutexLock lock(&mu_);
-  return errands_.MayUndo();
+  return deferred_.MayUndo();
 }
 
 bool ServerSession::AwaitUndone(const std::string& name, int64_t deadline_ns) {
   MutexLock lock(&mu_);
   while (true) {
-    const bool done = !errands_.IsUndoing(name);
+    const bool done = !deferred_.IsUndoing(name);
     if (done || !up() || environment_->NowNs() >= deadline_ns) return done;
     changed_.WaitUntil(&mu_, deadline_ns);
   }
@@ -390,10 +390,11 @@ SessionAction ServerSession::ChooseLocked(int64_t now_ns) {
     action.room_look = room_.Look();
     return action;
   }
-  errands_first_ = !errands_first_;
-  SessionAction action = errands_first_ ? ChooseErrandLocked(now_ns, timeout_ms) : ChooseAskLocked(now_ns, timeout_ms);
+  deferred_first_ = !deferred_first_;
+  SessionAction action =
+      deferred_first_ ? ChooseDeferredLocked(now_ns, timeout_ms) : ChooseAskLocked(now_ns, timeout_ms);
   if (action.kind == Kind::kNone) {
-    action = errands_first_ ? ChooseAskLocked(now_ns, timeout_ms) : ChooseErrandLocked(now_ns, timeout_ms);
+    action = deferred_first_ ? ChooseAskLocked(now_ns, timeout_ms) : ChooseDeferredLocked(now_ns, timeout_ms);
   }
   if (action.kind == Kind::kNone) action.deadline_ns = WakeTimeLocked(now_ns);
   return action;
@@ -422,15 +423,15 @@ SessionAction ServerSession::ChooseAskLocked(int64_t now_ns, int64_t timeout_ms)
   return action;
 }
 
-SessionAction ServerSession::ChooseErrandLocked(int64_t now_ns, int64_t timeout_ms) {
-  if (errands_.DropOldUndos(incarnation())) changed_.SignalAll();
-  std::vector<Errands::Destroy> destroys = errands_.TakeDestroys(incarnation());
+SessionAction ServerSession::ChooseDeferredLocked(int64_t now_ns, int64_t timeout_ms) {
+  if (deferred_.DropOldUndos(incarnation())) changed_.SignalAll();
+  std::vector<DeferredDestroys::Destroy> destroys = deferred_.TakeDestroys(incarnation());
   if (!destroys.empty()) {
     SessionAction action = StartActionLocked(Kind::kDestroy, now_ns, timeout_ms);
     action.destroys = std::move(destroys);
     return action;
   }
-  const Errands::Undo* const undo = errands_.NextUndo(now_ns);
+  const DeferredDestroys::Undo* const undo = deferred_.NextUndo(now_ns);
   if (undo == nullptr) return {};
   SessionAction action = StartActionLocked(Kind::kUndo, now_ns, timeout_ms);
   action.undo = *undo;
@@ -454,7 +455,7 @@ int64_t ServerSession::WakeTimeLocked(int64_t now_ns) const {
     return wake_ns;
   }
   const Waiter* const first = queue_.First(Waiter::For::kRoom);
-  return std::min({wake_ns, next_renew_ns_, PingTimeLocked(), errands_.DueNs(),
+  return std::min({wake_ns, next_renew_ns_, PingTimeLocked(), deferred_.DueNs(),
                    reserver_.DueNs(first == nullptr ? 0 : first->room_bytes)});
 }
 

@@ -23,8 +23,8 @@
 #include "client/pool/bring_up.h"
 #include "client/pool/change_gate.h"
 #include "client/pool/claims.h"
+#include "client/pool/deferred_destroys.h"
 #include "client/pool/environment.h"
-#include "client/pool/errands.h"
 #include "client/pool/options.h"
 #include "client/pool/placement.h"
 #include "client/pool/reserver.h"
@@ -104,14 +104,14 @@ class ServerSession {
 
   // --- For the pool, before others see it.
   // Learns that a waiter needs a session that is asleep. Does not block; the session's lock may be held.
-  class Rouser {
+  class Waker {
    public:
-    virtual ~Rouser() = default;
+    virtual ~Waker() = default;
     virtual void WantAwake(ServerSession* session) = 0;
   };
-  // All outlive the session. Null `rouser`: none. Null `claims`: each server has one session only.
-  void SetRouser(Rouser* rouser, Claims* claims) {
-    rouser_ = rouser;
+  // All outlive the session. Null `waker`: none. Null `claims`: each server has one session only.
+  void SetWaker(Waker* waker, Claims* claims) {
+    waker_ = waker;
     claims_ = claims;
   }
   // How many servers the pool greets.
@@ -291,9 +291,9 @@ class ServerSession {
 
   // --- Deferred destroys, and undos, for when the server is back.
   // Frees a destroyed region's part at the server. The list is bounded; parts that do not fit are freed with the lease.
-  void DestroyLater(const Errands::Destroy& destroy);
+  void DestroyLater(const DeferredDestroys::Destroy& destroy);
   // A failed create of a named region is undone.
-  void UndoCreate(Errands::Undo undo);
+  void UndoCreate(DeferredDestroys::Undo undo);
   // Whether one more is remembered.
   bool MayUndo() const;
   // Blocks until nothing of that name is to be undone here. False if `deadline_ns` passed, or the server is away.
@@ -356,7 +356,7 @@ class ServerSession {
   SessionAction ChooseBringUpLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // kNone if nothing is to be asked of the server for room, or freed there.
   SessionAction ChooseAskLocked(int64_t now_ns, int64_t timeout_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  SessionAction ChooseErrandLocked(int64_t now_ns, int64_t timeout_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  SessionAction ChooseDeferredLocked(int64_t now_ns, int64_t timeout_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int64_t PingTimeLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int64_t WakeTimeLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -374,12 +374,12 @@ class ServerSession {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndAskLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EndErrandLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns, Remarks* remarks)
+  void EndDeferredLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns, Remarks* remarks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // `look`: from before the server was asked; none: its answer about the room may be old already.
   void NoteLeaseLocked(const LeaseInfo& info, std::optional<uint64_t> look, int64_t asked_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void RememberLocked(const Errands::Destroy& destroy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RememberLocked(const DeferredDestroys::Destroy& destroy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const uint16_t index_;
   const Endpoint endpoint_;
@@ -388,7 +388,7 @@ class ServerSession {
   const PoolOptions& options_;
   Environment* const environment_;
   std::atomic<SessionDriver*> driver_{nullptr};
-  Rouser* rouser_ = nullptr;
+  Waker* waker_ = nullptr;
   Claims* claims_ = nullptr;
   const std::atomic<int64_t>* fleet_ = nullptr;
   std::atomic<uint16_t> twin_{kNoServer};
@@ -429,8 +429,8 @@ class ServerSession {
   uint64_t room_failed_before_ ABSL_GUARDED_BY(mu_) = 0;   // room waiters before this number: no answer
   uint64_t room_asked_number_ ABSL_GUARDED_BY(mu_) = 0;    // the room waiter for whom the server is asked
   uint64_t room_refused_number_ ABSL_GUARDED_BY(mu_) = 0;  // the room waiter whose wish alone was refused
-  Errands errands_ ABSL_GUARDED_BY(mu_);
-  bool errands_first_ ABSL_GUARDED_BY(mu_) = false;  // room and deferred destroys take turns
+  DeferredDestroys deferred_ ABSL_GUARDED_BY(mu_);
+  bool deferred_first_ ABSL_GUARDED_BY(mu_) = false;  // room and deferred destroys take turns
   int64_t next_renew_ns_ ABSL_GUARDED_BY(mu_) = 0;
   CopiesReport copies_ ABSL_GUARDED_BY(mu_);
 

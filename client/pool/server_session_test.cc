@@ -237,7 +237,7 @@ TEST_F(ServerSessionTest, AnotherLifeOfTheServer) {
 // The server has another name, by which it may be reached when this one does not answer.
 TEST_F(ServerSessionTest, ALifeIsLeftToATwinWhenTheServerIsAwayForLong) {
   Claims claims;
-  session_.SetRouser(nullptr, &claims);
+  session_.SetWaker(nullptr, &claims);
   Answer(Kind::kHello);
   Answer(Kind::kGrant);
   EXPECT_EQ(claims.Claim(incarnation_, 1), 0) << "it is just being dialled";
@@ -253,7 +253,7 @@ TEST_F(ServerSessionTest, ALifeIsLeftToATwinWhenTheServerIsAwayForLong) {
 
 TEST_F(ServerSessionTest, ALifeThatASessionHasEnteredIsItsOwnWhoeverHasClaimedItMeanwhile) {
   Claims claims;
-  session_.SetRouser(nullptr, &claims);
+  session_.SetWaker(nullptr, &claims);
   ComeUp();
   Connect(false);
   Refuse(Kind::kConnect, absl::UnavailableError("refused"));

@@ -43,7 +43,7 @@ void ServerSession::Done(SessionAction action, SessionOutcome outcome) {
         break;
       case Kind::kDestroy:
       case Kind::kUndo:
-        EndErrandLocked(action, outcome, now_ns, &remarks);
+        EndDeferredLocked(action, outcome, now_ns, &remarks);
         break;
       case Kind::kEndLease:
       case Kind::kNone:
@@ -209,17 +209,17 @@ void ServerSession::EndAskLocked(const SessionAction& action, const SessionOutco
   }
 }
 
-void ServerSession::EndErrandLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns,
-                                    Remarks* remarks) {
+void ServerSession::EndDeferredLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns,
+                                      Remarks* remarks) {
   if (action.kind == Kind::kDestroy) {
-    for (const Errands::Destroy& destroy : action.destroys) {
+    for (const DeferredDestroys::Destroy& destroy : action.destroys) {
       if (!destroy.answered) RememberLocked(destroy);
     }
     if (outcome.reason == Reason::kLeaseEnded) lease_ended_ = true;
     NoteFreed();
     return;
   }
-  if (!errands_.EndUndo(outcome.status, now_ns)) return;
+  if (!deferred_.EndUndo(outcome.status, now_ns)) return;
   if (!outcome.status.ok()) {  // another client may have taken it over meanwhile
     remarks->warnings.push_back(
         absl::StrCat("a named region that could not be created remains: ", outcome.status.message()));

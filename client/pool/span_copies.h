@@ -52,7 +52,7 @@ class SpanCopies {
   bool lost() const { return (flags_ & kLost) != 0; }
   CopyState state(int copy) const { return static_cast<CopyState>(states_ >> (2 * copy) & 3); }
   // Not of an absent copy.
-  uint16_t presence(int copy) const { return presences_[copy]; }
+  uint16_t replica_host(int copy) const { return replica_hosts_[copy]; }
   CopySet With(CopyState state) const;
   CopySet in_sync() const { return With(CopyState::kInSync); }
   // Those that changes go to.
@@ -83,7 +83,7 @@ class SpanCopies {
 
   // Places the span, for the first time or after it was lost: all copies in sync, and unsettled. One replica host and
   // `one_copy`: without generations, and settled.
-  void Place(absl::Span<const uint16_t> presences, bool one_copy);
+  void Place(absl::Span<const uint16_t> replica_hosts, bool one_copy);
 
   // All of a span that is lost was trimmed: it is a hole. Not if a copy that has missed something is left, since the
   // next owner might take it for the span.
@@ -115,7 +115,7 @@ class SpanCopies {
 
   // A copy is to join: it takes its own place if it is a stale one, else that of a stale or an absent one, and is
   // stale. The place, or -1: there is none.
-  int Join(uint16_t presence);
+  int Join(uint16_t replica_host);
   // The copy, a stale one, is to be sent a request that creates, with the odd generation below the span's, by an
   // operation that holds the gate for the whole span. The span's generation rises first, so the odd one is higher than
   // any that the server had of the span, or is still to be trimmed with. Not without the gate: a change that creates a
@@ -138,7 +138,7 @@ class SpanCopies {
   // Loads a member's copy of a span of a region that is attached. The generation is even. The newest of all members are
   // in sync. Then EndLoad, once; `above`: the highest odd generation, of data that is no copy, and `doubtful`: it is
   // unknown whether the copies are alike. Without a copy, it is lost if `loses`, else a hole. False: it is lost.
-  void Load(uint16_t presence, SpanGeneration generation);
+  void Load(uint16_t replica_host, SpanGeneration generation);
   bool EndLoad(SpanGeneration above, bool doubtful, bool loses);
   // Copies whose replica hosts have died are absent from now on. False: that made the span lost. If no copy was ever
   // known, it held nothing, and is a hole again.
@@ -158,7 +158,7 @@ class SpanCopies {
   // Some copies in sync have become stale.
   void Raise();
 
-  std::array<uint16_t, kMost> presences_{};
+  std::array<uint16_t, kMost> replica_hosts_{};
   uint32_t generation_ = 0;
   uint8_t states_ = 0;  // two bits a copy
   uint8_t flags_ = 0;

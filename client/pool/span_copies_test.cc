@@ -18,7 +18,7 @@ TEST(SpanCopiesTest, OneCopyHasNoGeneration) {
   EXPECT_FALSE(span.placed() || span.lost());
   span.Place({7}, /*one_copy=*/true);
   EXPECT_EQ(span.in_sync(), 1);
-  EXPECT_EQ(span.presence(0), 7);
+  EXPECT_EQ(span.replica_host(0), 7);
   EXPECT_EQ(span.EndChange(0, 0), Verdict::kAgain);
   span.NoteDoubt();
   EXPECT_FALSE(span.doubtful()) << "one copy does not differ from itself";
@@ -164,9 +164,9 @@ class Model {
 
   void Place() {
     const size_t count = 1 + Random(3);
-    std::vector<uint16_t> presences;
-    for (size_t i = 0; i < count; ++i) presences.push_back(static_cast<uint16_t>(i));
-    span_.Place(presences, /*one_copy=*/false);
+    std::vector<uint16_t> replica_hosts;
+    for (size_t i = 0; i < count; ++i) replica_hosts.push_back(static_cast<uint16_t>(i));
+    span_.Place(replica_hosts, /*one_copy=*/false);
     // A write that creates the leaf: of zeros here.
     for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
       servers_[copy] = {};
@@ -279,7 +279,7 @@ class Model {
   void Repair() {
     if (!Settle() || std::popcount(span_.in_sync()) == SpanCopies::kMost) return;
     const int from = std::countr_zero(span_.in_sync());
-    const int copy = span_.Join(next_presence_++);
+    const int copy = span_.Join(next_replica_host_++);
     if (copy < 0) return;
     span_.BeginOpen(copy);
     const Answer opened = Send(copy, SpanGeneration{Raw(span_.generation()) - 1}, std::nullopt, /*creates=*/true);
@@ -313,7 +313,7 @@ class Model {
   std::array<Server, SpanCopies::kMost> servers_;
   std::set<int> possible_;  // what a read may return
   int last_value_ = 0;
-  uint16_t next_presence_ = 100;
+  uint16_t next_replica_host_ = 100;
   uint64_t trouble_ = 0;  // of a hundred messages and answers, so many are lost
   int losses_ = 0;
   int reads_ = 0;

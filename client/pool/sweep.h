@@ -44,7 +44,7 @@ class Sweep {
 
  private:
   // A request to one server on one region's behalf. The thread that brings its event has it.
-  struct Errand {
+  struct Leg {
     static constexpr uint32_t kRunning = 0, kSleeping = 1, kOver = 2;
 
     Call call;
@@ -62,25 +62,25 @@ class Sweep {
     std::atomic<uint32_t> state{kRunning};
   };
 
-  Errand* Add(const IoPlace& place, const RegionMap::Target& target, const MessageHeader& request, int64_t deadline_ns);
+  Leg* Add(const IoPlace& place, const RegionMap::Target& target, const MessageHeader& request, int64_t deadline_ns);
   // Each of these leaves the request called, waiting or over.
-  void Launch(Errand* errand);
-  void Judge(Errand* errand);
-  void Retry(Errand* errand, const absl::Status& why);
-  void Resume(Errand* errand);
-  void End(Errand* errand, const absl::Status& status);
-  void EndKeepingTrim(Errand* errand);
+  void Launch(Leg* leg);
+  void Judge(Leg* leg);
+  void Retry(Leg* leg, const absl::Status& why);
+  void Resume(Leg* leg);
+  void End(Leg* leg, const absl::Status& status);
+  void EndKeepingTrim(Leg* leg);
   static void OnCallDone(Call* call) {
-    auto* const errand = static_cast<Errand*>(call->context);
-    errand->sweep->Judge(errand);
+    auto* const leg = static_cast<Leg*>(call->context);
+    leg->sweep->Judge(leg);
   }
   static void OnResume(Waiter* waiter) {
-    auto* const errand = static_cast<Errand*>(waiter->context);
-    errand->sweep->Resume(errand);
+    auto* const leg = static_cast<Leg*>(waiter->context);
+    leg->sweep->Resume(leg);
   }
   void EndOne();
 
-  std::deque<Errand> errands_;
+  std::deque<Leg> legs_;
   std::unique_ptr<Io> copied_;
   IoClass io_class_ = IoClass::kBulk;
   absl::Status failed_;

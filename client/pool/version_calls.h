@@ -17,7 +17,7 @@ namespace nram {
 // Not thread-safe, except for the end.
 class VersionCalls {
  public:
-  struct Errand {
+  struct Leg {
     Call call;
     VersionCalls* calls = nullptr;
     CopyMap::Life life;
@@ -37,21 +37,21 @@ class VersionCalls {
   VersionCalls& operator=(const VersionCalls&) = delete;
 
   // Nothing may be under way.
-  void Clear() { errands_.clear(); }
+  void Clear() { legs_.clear(); }
   // To that life of a server; nothing if it is over.
   void Add(const IoPlace& place, const CopyMap::Life& life, const MessageHeader& request);
   // `done` runs once, when all have ended: on any thread, perhaps before Start returns. It is the last to touch this.
   // If there is nothing to be sent, it runs too. The answers' words of sessions, leases and owners have been noted by
   // then.
   void Start(const IoPlace& place, IoClass io_class, int64_t deadline_ns, Done done, void* context);
-  const std::deque<Errand>& errands() const { return errands_; }
+  const std::deque<Leg>& legs() const { return legs_; }
 
  private:
   static void OnCallDone(Call* call);
-  void Judge(Errand* errand);
+  void Judge(Leg* leg);
   void EndOne();
 
-  std::deque<Errand> errands_;
+  std::deque<Leg> legs_;
   RegionMap* map_ = nullptr;
   std::atomic<size_t> left_{0};  // requests under way, and one while they are started
   Done done_ = nullptr;

@@ -196,9 +196,9 @@ VersionSeal::Next VersionSeal::Seal() {
 }
 
 void VersionSeal::GiveUp(VersionNumber number) {
-  for (const VersionCalls::Errand& errand : calls_.errands()) {
-    if (errand.done() || (errand.asked && !errand.answered())) {
-      place_.map->AddVersionDebt({errand.life, number, number});
+  for (const VersionCalls::Leg& leg : calls_.legs()) {
+    if (leg.done() || (leg.asked && !leg.answered())) {
+      place_.map->AddVersionDebt({leg.life, number, number});
     }
   }
 }
@@ -206,16 +206,16 @@ void VersionSeal::GiveUp(VersionNumber number) {
 absl::Status VersionSeal::NoMembers() const {
   const std::string region = FormatId(Raw(place_.map->key().id));
   absl::Status first;
-  for (const VersionCalls::Errand& errand : calls_.errands()) {
-    if (errand.done()) continue;
-    if (errand.answered() && errand.call.reason == Reason::kFull) {
+  for (const VersionCalls::Leg& leg : calls_.legs()) {
+    if (leg.done()) continue;
+    if (leg.answered() && leg.call.reason == Reason::kFull) {
       return absl::ResourceExhaustedError(absl::StrCat("region ", region, " has 1,024 versions at memory server ",
-                                                       errand.session->name(),
+                                                       leg.session->name(),
                                                        ", or that has no room for another: drop some"));
     }
-    if (first.ok()) first = errand.status();
+    if (first.ok()) first = leg.status();
   }
-  if (calls_.errands().empty()) {
+  if (calls_.legs().empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("region ", region, " is on no server yet: nothing was written to it"));
   }
@@ -230,19 +230,19 @@ VersionSeal::Next VersionSeal::Judge() {
   bool is_old = false;
   bool has_new = false;  // one has refused for the first time
   VersionNumber highest = number;
-  for (const VersionCalls::Errand& errand : calls_.errands()) {
-    if (errand.done()) members.push_back(errand.life);
+  for (const VersionCalls::Leg& leg : calls_.legs()) {
+    if (leg.done()) members.push_back(leg.life);
     // Planted: it may seal the version later, with the changes made since.
-    if (NRAM_PLANTED(publish_late_member) && errand.asked && !errand.answered()) members.push_back(errand.life);
-    if (!errand.answered()) continue;
+    if (NRAM_PLANTED(publish_late_member) && leg.asked && !leg.answered()) members.push_back(leg.life);
+    if (!leg.answered()) continue;
     // The server has freed its data of the region.
-    if (errand.call.reason == Reason::kUnknownRegion) copies()->Bury(errand.life);
+    if (leg.call.reason == Reason::kUnknownRegion) copies()->Bury(leg.life);
     // It was sealed there, or yielded or was dropped since.
-    if (errand.call.reason != Reason::kOldVersion && errand.call.reason != Reason::kUnknownSnapshot) continue;
+    if (leg.call.reason != Reason::kOldVersion && leg.call.reason != Reason::kUnknownSnapshot) continue;
     is_old = true;
-    const uint64_t incarnation = errand.life.incarnation;
+    const uint64_t incarnation = leg.life.incarnation;
     if (place_.map->IsRefuser(incarnation)) continue;
-    highest = std::max(highest, FromWords<SealReply>(errand.call.answer).newest);
+    highest = std::max(highest, FromWords<SealReply>(leg.call.answer).newest);
     if (absl::c_linear_search(refused_, incarnation)) {
       place_.map->NoteRefuser(incarnation);
       continue;
@@ -277,9 +277,9 @@ VersionSeal::Next VersionSeal::Judge() {
     return End(NoMembers());
   }
   // It is unknown whether they will execute it, and then it is of another time.
-  for (const VersionCalls::Errand& errand : calls_.errands()) {
+  for (const VersionCalls::Leg& leg : calls_.legs()) {
     if (NRAM_PLANTED(publish_late_member)) break;
-    if (errand.asked && !errand.answered()) place_.map->AddVersionDebt({errand.life, number, number});
+    if (leg.asked && !leg.answered()) place_.map->AddVersionDebt({leg.life, number, number});
   }
   return End(sealed);
 }

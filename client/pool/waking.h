@@ -24,7 +24,7 @@ struct Waking {
   uint64_t free_bytes = 0;  // of those with room
 
   // How many more are to be woken now.
-  size_t ToRouse() const {
+  size_t ToWake() const {
     if (asleep == 0) return 0;
     const size_t lacking = kEnough - std::min(kEnough, with_room + coming);
     const bool is_short = free_bytes < kEnoughBytes && with_room >= kEnough && coming == 0;

@@ -50,7 +50,7 @@ class CopiesWorld {
   static constexpr RegionId kRegion{1};
 
   // The span on one life of one server, and the connection to it.
-  struct Presence {
+  struct ReplicaHost {
     bool alive = true;
     uint32_t generation = 0;  // 0: there is no leaf
     std::array<uint64_t, kBlocks> values{};
@@ -60,7 +60,7 @@ class CopiesWorld {
   };
   struct Operation;
   struct Message {
-    uint16_t presence;
+    uint16_t replica_host;
     int connection;
     uint32_t generation;
     int first, count;  // blocks; count 0: raises only
@@ -89,7 +89,7 @@ class CopiesWorld {
     std::function<void(Operation*)> next;  // when nothing is under way
     // A read's, or repair's.
     CopySet tried = 0;
-    uint16_t presence = 0;
+    uint16_t replica_host = 0;
     uint32_t generation = 0;
     bool answered = false;
     uint64_t found = 0;
@@ -103,12 +103,12 @@ class CopiesWorld {
   };
 
   uint64_t Random(uint64_t bound) { return random_() % bound; }
-  uint16_t NewPresence();
+  uint16_t NewReplicaHost();
   Moment Oldest() const;
   bool IsOn() const { return failure_.empty() && span_.placed(); }
   void Step(int number);
   std::string Describe() const;
-  int PlaceOf(uint16_t presence) const;
+  int PlaceOf(uint16_t replica_host) const;
   std::vector<uint16_t> InSync() const;
   int AliveInSync() const;
   uint32_t HighestEven() const;
@@ -147,7 +147,7 @@ class CopiesWorld {
   // Who has read the span's copies himself before, and asks all that he knew, must be told by one of them.
   void CheckReaders(const Operation& operation);
   // As the repairer does, once; it may be lost, or come late.
-  void FreeLeftover(uint16_t presence);
+  void FreeLeftover(uint16_t replica_host);
   void EndRepair(Operation* operation);
 
   // --- The network and the servers (copies_network.cc).
@@ -156,18 +156,18 @@ class CopiesWorld {
   void DeliverAnswer();
   void Answer(const Message& message, CopiedChange::End end, uint64_t found);
   // Nobody waits for what is under way there any more. It may still be executed.
-  void Break(uint16_t presence);
+  void Break(uint16_t replica_host);
   void Kill();
-  void Bury(uint16_t presence);
+  void Bury(uint16_t replica_host);
   // Dead, and nobody knows.
-  bool IsSilent(uint16_t presence) const;
+  bool IsSilent(uint16_t replica_host) const;
 
   std::mt19937_64 random_;
   CopiesTotals* const totals_;
   SpanCopies span_;
   std::unique_ptr<ChangeGate> gate_ = std::make_unique<ChangeGate>();
   std::vector<RegisterHistory> history_;
-  std::vector<Presence> presences_;
+  std::vector<ReplicaHost> replica_hosts_;
   std::list<Message> messages_;
   std::list<Reply> answers_;
   std::list<std::unique_ptr<Operation>> operations_;

@@ -148,7 +148,7 @@ bool DonorClient::Carry(uint32_t span, CopiedChange* change) {
     for (const CopyMap::Leg& leg : legs) {
       CHECK(held_.contains(KeyOf(span, leg.life.server))) << "a message to a server that has nothing of the span";
       map_.NoteAnswered(span, leg);
-      change->Ended(leg.presence, CopiedChange::End::kStored);
+      change->Ended(leg.replica_host, CopiedChange::End::kStored);
     }
   }
 }
@@ -334,7 +334,7 @@ CopyMap::Plan DonorClient::PlanFor(const Todo& todo) {
   donors_[todo.sheds].standing = standing;
   if (plan.need == Need::kNothing) return plan;
   const bool is_there =
-      absl::c_any_of(plan.leave, [&](uint16_t presence) { return map_.LifeOf(presence).server == todo.sheds; });
+      absl::c_any_of(plan.leave, [&](uint16_t replica_host) { return map_.LifeOf(replica_host).server == todo.sheds; });
   if (!is_there) {
     plan.need = Need::kNothing;
   } else if (plan.has_sibling && copies_ > 1) {
@@ -348,7 +348,7 @@ uint16_t DonorClient::ChooseTarget(const Todo& todo, const CopyMap::Plan& plan) 
   const int64_t now_ms = world_->now_ms();
   const auto may_take = [&](uint16_t server) {
     const Session& session = sessions_[server];
-    const auto has = [&](uint16_t presence) { return map_.LifeOf(presence).server == server; };
+    const auto has = [&](uint16_t replica_host) { return map_.LifeOf(replica_host).server == server; };
     return !session.room.takes_nothing && server != todo.sheds && now_ms >= session.avoided_until_ms &&
            !absl::c_any_of(plan.leave, has) &&
            !absl::c_any_of(plan.stay, [&](const CopyMap::Life& life) { return life.server == server; });
@@ -467,15 +467,15 @@ void DonorClient::Flip(Slot* slot) {
   CopiedChange join(CopiedChange::Kind::kJoin);
   if (slot->joining.has_value()) join.SetCopy(*slot->joining);
   absl::InlinedVector<uint16_t, SpanCopies::kMost> leaves;
-  for (const uint16_t presence : plan.leave) {
-    if (!sheds || map_.LifeOf(presence).server == todo.sheds) leaves.push_back(presence);
+  for (const uint16_t replica_host : plan.leave) {
+    if (!sheds || map_.LifeOf(replica_host).server == todo.sheds) leaves.push_back(replica_host);
   }
-  for (const uint16_t presence : leaves) join.Leave(presence);
+  for (const uint16_t replica_host : leaves) join.Leave(replica_host);
   (void)Carry(todo.span, &join);
   Sync(todo.span);
   bool has_left = false;
-  for (const uint16_t presence : leaves) {
-    const std::optional<CopyMap::Leftover> leftover = map_.LeftoverOf(todo.span, presence);
+  for (const uint16_t replica_host : leaves) {
+    const std::optional<CopyMap::Leftover> leftover = map_.LeftoverOf(todo.span, replica_host);
     if (!leftover.has_value()) continue;
     has_left = true;
     NoteLeft(todo.span, leftover->life.server);

@@ -1,5 +1,5 @@
-#ifndef NRAM_CLIENT_POOL_ERRANDS_H_
-#define NRAM_CLIENT_POOL_ERRANDS_H_
+#ifndef NRAM_CLIENT_POOL_DEFERRED_DESTROYS_H_
+#define NRAM_CLIENT_POOL_DEFERRED_DESTROYS_H_
 
 // The work that waits for a server to answer again: freeing parts of destroyed regions, and undoing failed creates of
 // named regions. Pure.
@@ -15,7 +15,7 @@
 namespace nram {
 
 // Not thread-safe: its session's lock guards it.
-class Errands {
+class DeferredDestroys {
  public:
   struct Destroy {
     RegionId region{};
@@ -63,4 +63,4 @@ class Errands {
 
 }  // namespace nram
 
-#endif  // NRAM_CLIENT_POOL_ERRANDS_H_
+#endif  // NRAM_CLIENT_POOL_DEFERRED_DESTROYS_H_
