@@ -1,8 +1,8 @@
 #ifndef NRAM_BASE_HOST_MEMORY_BALANCE_H_
 #define NRAM_BASE_HOST_MEMORY_BALANCE_H_
 
-// How much memory somebody should hold who takes only what others leave: a program with `NRAM_BUDGET=auto`, a donor
-// with `--donate=auto`. Pure: it has no clock and reads no files.
+// Computes how much memory a caller should hold that takes only the memory that others leave: a program with
+// `NRAM_BUDGET=auto`, a donor with `--donate=auto`. Pure: it has no clock and reads no files.
 
 #include <cstdint>
 
@@ -15,8 +15,8 @@ namespace nram {
 struct MemorySample {
   int64_t now_ns = 0;
   uint64_t total_bytes = 0;      // of the machine, or of the cgroup
-  uint64_t available_bytes = 0;  // what programs could get besides (ReadHostMemory)
-  uint64_t own_bytes = 0;        // what the caller holds; if that changes quickly, the higher of two readings
+  uint64_t available_bytes = 0;  // further memory that programs could get (ReadHostMemory)
+  uint64_t own_bytes = 0;        // the caller's; if that changes quickly, the higher of two readings
   double stalled = 0;            // StallMeter::Share since the last sample
 };
 
@@ -47,13 +47,13 @@ struct MemoryBalanceOptions {
   int64_t alert_interval_ns = 50 * kNsPerMs;
 };
 
-// The answer follows the headroom: own + available - reserve. That is what the caller may hold. The caller's own
+// The answer, the bytes that the caller may hold, follows the headroom: own + available - reserve. The caller's own
 // growing and giving back move bytes between `own` and `available`, and leave the headroom as it is.
 //
-// - It shrinks at once to the headroom. If the headroom has fallen twice in a row, it shrinks by what will be missing
-//   soon as well. If nothing is available, it shrinks by the reserve more, and by twice as much in each sample that
-//   follows (empty_rest_ns). If programs stall although the answer is kept to, it shrinks by an eighth more.
-// - It grows after calm only, by half of what is free at a time, to the lowest headroom of the last moments.
+// - It shrinks at once to the headroom. If the headroom has fallen twice in a row, it shrinks by the expected further
+//   fall as well. If nothing is available, it shrinks by the reserve more, and by twice as much in each sample that
+//   follows (empty_rest_ns). If programs stall although the caller keeps to the answer, it shrinks by an eighth more.
+// - It grows after calm only, by half of the free bytes at a time, to the lowest headroom of the last moments.
 // - Between the two lies a band of a quarter of the reserve in which it stays as it is.
 //
 // Not thread-safe.
@@ -84,7 +84,7 @@ class MemoryBalance {
   int64_t next_look_ns_ = 0;
 
   MemorySample last_;
-  int64_t trend_ns_ = 0;  // when the headroom was last compared, and what it was
+  int64_t trend_ns_ = 0;  // when the headroom was last compared; its value then is below
   int64_t trend_headroom_ = 0;
   double fall_ = 0;         // bytes a nanosecond, between the last two comparisons
   double steady_fall_ = 0;  // the lesser of the last two

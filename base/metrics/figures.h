@@ -1,7 +1,7 @@
 #ifndef NRAM_BASE_METRICS_FIGURES_H_
 #define NRAM_BASE_METRICS_FIGURES_H_
 
-// The figures that a program gives to those who watch it (docs/watching.md, adr/0022).
+// The figures that a program shows to its monitoring (docs/watching.md, adr/0022).
 
 #include <cstddef>
 #include <functional>
@@ -16,7 +16,7 @@ namespace nram {
 
 // The figures of a program at one moment, by Prometheus' conventions. A name begins with "nram_" and has its unit
 // behind it, in bytes or seconds; a counter's ends in "_total". Names and labels that break the form are bugs, and
-// CHECKed. A name may be told several times, with other labels; what it is told with first is its help.
+// CHECKed. A name may be added several times, with other labels; the first call sets its help.
 //
 // For one thread at a time.
 class Figures {

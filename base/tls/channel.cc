@@ -151,7 +151,7 @@ absl::StatusOr<Channel::Received> Channel::Receive(absl::Span<const iovec> piece
     const absl::StatusOr<size_t> landed = tls_->opener.Open(record, &to, tls_->rest.get(), &rest_bytes);
     if (!landed.ok()) {
       tls_->failed = landed.status();
-      received.drained = false;  // who comes back hears of it
+      received.drained = false;  // the next call returns the error
       break;
     }
     tls_->in_begin += record_bytes;

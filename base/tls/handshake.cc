@@ -43,7 +43,7 @@ int SelectProtocol(SSL*, const unsigned char** out, unsigned char* out_bytes, co
   return SSL_TLSEXT_ERR_OK;
 }
 
-// Whoever serves must be allowed to: a client's certificate must not make a donor.
+// A server's certificate must permit serving: a client's certificate must not make a donor.
 int VerifyServer(int ok, X509_STORE_CTX* store) {
   if (ok != 1 || X509_STORE_CTX_get_error_depth(store) != 0) return ok;
   X509* const certificate = X509_STORE_CTX_get_current_cert(store);
