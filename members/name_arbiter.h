@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMBERS_NAME_ARBITER_H_
 #define NRAM_MEMBERS_NAME_ARBITER_H_
 
-// Who was first to give a kept region its name, where a pool's source can say that (adr/0023). It says nothing else:
-// whether a region is there, and who owns it, the servers alone say.
+// Decides which kept region had a name first, where a pool's source can tell that (adr/0023). It decides nothing else:
+// the servers alone say whether a region is there, and which lease owns it.
 
 #include <cstdint>
 #include <string>
@@ -25,12 +25,12 @@ struct KeptName {
 struct NamedRegion {
   RegionId id{};
   std::vector<Endpoint> servers;  // that may have a part of it
-  std::string client;             // whose it is, for people
+  std::string client;             // the owner, for people
   Epoch epoch{};                  // of the owner whose list of servers that is; 0: the creation's
 };
 
 // Thread-safe. Each call blocks for kPatienceMs at most, twice that where it says so. An error of any code: the source
-// does not answer, or refuses; then nobody knows whether it was done, and it may be done again.
+// does not answer, or refuses; then it is unknown whether the call was carried out, and it may be repeated.
 class NameArbiter {
  public:
   static constexpr int64_t kPatienceMs = 1'500;
@@ -39,19 +39,19 @@ class NameArbiter {
 
   struct Standing {
     bool won = false;      // the name is the region's
-    int64_t revision = 0;  // of the name's last change; 0: it is nobody's
-    // If it was not won, and is somebody's:
+    int64_t revision = 0;  // of the name's last change; 0: the name is free
+    // If another region has the name:
     NamedRegion holder;
     absl::Status trouble;           // why `holder` cannot be read
     std::vector<Endpoint> members;  // of the pool, as the source has them now
   };
-  // The name is the region's, if it is so already, or has not changed since `revision` (0: if it is nobody's). May
-  // block twice as long.
+  // The region gets the name, if it has it already, or if the name has not changed since `revision` (0: if it is free).
+  // May block twice as long.
   virtual absl::StatusOr<Standing> Claim(const KeptName& name, const NamedRegion& region, int64_t revision) = 0;
   // The name has this list of servers from now on. NOT_FOUND: it is not the region's, or a later owner has told a list.
   // May block twice as long.
   virtual absl::Status SetServers(const KeptName& name, const NamedRegion& region) = 0;
-  // The name is nobody's, if it was the region's. May block twice as long.
+  // Frees the name, if the region has it. May block twice as long.
   virtual absl::Status Release(const KeptName& name, RegionId id) = 0;
 
   // Where people find the name: "/nram/render/regions/local/x in etcd:node1:2379/render".

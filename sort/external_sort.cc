@@ -19,13 +19,13 @@ namespace {
 constexpr uint64_t kMergeBlockBytesMax = 4 << 20;
 constexpr uint64_t kOutputBytesMax = 4 << 20;
 
-// Of the buffers through which a merge writes: four blocks or more.
+// The size of the buffers through which a merge writes: four blocks or more.
 uint64_t OutputBytes(uint64_t memory_bytes) {
   constexpr uint64_t kUnit = 4 * Scratch::kBlockBytes;
   return std::max(kUnit, RoundDown(std::min(kOutputBytesMax, memory_bytes / 16), kUnit));
 }
 
-// The second half: merges what the first has left.
+// The second half: merges the runs of the first.
 class Merger {
  public:
   Merger(const SortOptions& options, const Order& order, absl::Span<char> memory, SortReport* report)

@@ -1,5 +1,5 @@
-// A file that replaces another gives nobody more than that did, and as much as it may. Needs root, and file systems
-// with ACLs at /dev/shm (tmpfs) and /var/tmp (a disk's).
+// A file that replaces another gives no user more rights than that did, and as many as it may. Needs root, and file
+// systems with ACLs at /dev/shm (tmpfs) and /var/tmp (a disk's).
 
 #include "sort/output.h"
 
@@ -134,7 +134,7 @@ TEST_P(OutputTest, RootHandsOnTrustedAttributesAndSetIdBits) {
   EXPECT_EQ(Xattr(path_, "trusted.note"), "y");
 }
 
-// Whatever file a user who is not its owner replaces, nobody but he has more rights than before.
+// Whatever file a user replaces without owning it, no other user has more rights than before.
 TEST_P(OutputTest, NobodyGainsRights) {
   const auto acl = [](uint16_t named, uint16_t group, uint16_t named_group, uint16_t mask, uint16_t other) {
     return Acl({{ACL_USER_OBJ, 6},
