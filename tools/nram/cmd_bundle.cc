@@ -1,4 +1,4 @@
-// nram bundle: what a report of a bug needs.
+// nram bundle: collects the files and figures that a report of a bug needs.
 
 #include <fcntl.h>
 #include <sys/stat.h>

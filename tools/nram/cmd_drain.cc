@@ -1,4 +1,4 @@
-// nram drain: a server takes no new pages any more, and what it holds moves elsewhere.
+// nram drain: a server takes no new pages any more, and its pages are moved to other servers.
 
 #include <signal.h>
 #include <unistd.h>
@@ -53,7 +53,7 @@ void OnSignal(int number) {
   _exit(128 + number);
 }
 
-// A signal ends the command at once, and the servers that are told to leave go on with that.
+// A signal ends the command at once; the servers continue the drain that was begun.
 void CatchSignals() {
   struct sigaction action = {};
   action.sa_handler = &OnSignal;

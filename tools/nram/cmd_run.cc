@@ -180,7 +180,7 @@ void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounter
   std::cerr << "\n";
 }
 
-// Ends as the program has: whoever waits for this process sees the same.
+// Ends as the program has, so that the parent of this process sees the same end.
 int EndAs(const RunEnd& end) {
   if (end.signal == 0) return end.code;
   const rlimit none = {0, 0};

@@ -215,7 +215,7 @@ absl::Status CheckServersOf(const std::string& name) {
     if (!answers[i].ok()) away.push_back(members[i].endpoint.ToString());
   }
   if (away.empty()) return absl::OkStatus();
-  // Other copies may be behind since an earlier failure, and nobody tells.
+  // Other copies may be behind since an earlier failure: no count shows that.
   const char* const what = area->copies == 1 ? "what is swapped out there" : "pages whose only good copy is there";
   return absl::UnavailableError(
       absl::StrCat(name, ": ", absl::StrJoin(away, ", "), away.size() == 1 ? " does" : " do", " not answer: ", what,

@@ -109,7 +109,7 @@ void Print(const PoolView& view, bool json) {
   for (const WatchLine& line : ToLines(view)) printf("%s\n", line.text.c_str());
 }
 
-// Lines without a screen, until somebody ends it.
+// Lines without a screen, until a signal ends it.
 int RunLines(const TopFlags& flags, absl::Span<const PoolMember> members) {
   PoolLook before = LookAt(members);
   while (true) {

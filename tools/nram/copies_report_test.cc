@@ -86,7 +86,7 @@ TEST(WhoMayGoTest, OneHostIfAllSpansHaveTheirCopies) {
   CopyHosts pretended = Hosts(3);
   pretended.pretended = true;
   EXPECT_THAT(WhoMayGo(whole, pretended), HasSubstr("one host (hosts as servers pretend them) may go"));
-  // The clients' reports from before the server went.
+  // The clients' reports are older than the server's failure.
   CopyHosts silent = Hosts(2);
   silent.silent = 1;
   EXPECT_THAT(WhoMayGo(whole, silent), HasSubstr("1 server does not answer here: no host may go"));

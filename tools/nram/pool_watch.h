@@ -99,7 +99,7 @@ std::string DoorOf(absl::string_view client_name);
 
 nlohmann::json ToJson(const PoolView& view);
 
-// Lines for a screen, each with what is to be seen at a glance.
+// Lines for a screen, each with its tone.
 struct WatchLine {
   enum class Tone { kPlain, kTitle, kCare, kBad };
   std::string text;
