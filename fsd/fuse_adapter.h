@@ -29,7 +29,7 @@ struct FuseAdapterOptions {
 // The callbacks' user data. Thread-safe.
 class FuseAdapter {
  public:
-  // Only this mount changes anything, so what the kernel was told stays true until it changes it.
+  // Only this mount changes anything, so the kernel's knowledge stays true until it changes it.
   static constexpr double kForeverSeconds = 1e9;
 
   // `filesystem` must outlive it.

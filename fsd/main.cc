@@ -61,7 +61,7 @@ struct Daemon {
   std::unique_ptr<BlockStore> store;
   std::unique_ptr<Filesystem> filesystem;
   std::unique_ptr<FuseMount> mount;
-  std::unique_ptr<MetricsServer> metrics;  // null: nobody watches
+  std::unique_ptr<MetricsServer> metrics;  // null: no --metrics
 };
 
 // Opens the pool and the store on it. Returns the pool's name for mount tables.

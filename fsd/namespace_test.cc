@@ -405,7 +405,7 @@ TEST_F(NamespaceTest, GenerationsAreNotTheSameInTheNextDaemon) {
   EXPECT_GT(seen.size(), 1u);
 }
 
-// As on tmpfs, nobody takes all of the machine's memory by names alone.
+// As on tmpfs, no user takes all of the machine's memory by names alone.
 TEST_F(NamespaceTest, NamesAndTextAreLimited) {
   const InodeNumber file = Make(kRootInode, "f");
   InodeAttr attr;

@@ -58,7 +58,7 @@ class RelocatingFile : public BlockFile {
     NRAM_RETURN_IF_ERROR(layers_[0]->Reserve(offset, length));
     MutexLock lock(&mu_);
     const uint64_t pages = (offset + length + kPageBytes - 1) / kPageBytes;
-    // The range is not in use yet, so nobody looks at layer_of_ meanwhile.
+    // The range is not in use yet, so no operation looks at layer_of_ meanwhile.
     if (pages > layer_of_.size()) {
       std::vector<std::atomic<uint8_t>> larger(pages);
       for (size_t i = 0; i < layer_of_.size(); ++i) larger[i] = layer_of_[i].load();
