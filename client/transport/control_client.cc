@@ -308,7 +308,7 @@ class GrpcControlClient final : public ControlClient {
   CondVar dialled_;
   bool dialling_ ABSL_GUARDED_BY(mu_) = false;
   Way way_ ABSL_GUARDED_BY(mu_);
-  std::optional<uid_t> listener_;  // of the first connection to a Unix socket; whoever dials has it
+  std::optional<uid_t> listener_;  // of the first connection to a Unix socket; the dialling thread has it
 };
 
 }  // namespace
