@@ -37,10 +37,10 @@ class Compactor {
   Compactor(const Compactor&) = delete;
 
   // Gives `want_bytes` (rounded up to extents) back to the host if it can: first spare extents and the memory of
-  // destroyed regions, then what moving pages together makes spare. Ends at `deadline_ns` on the monotonic clock, one
-  // step later at most (64 pages moved and 16 MiB given back), or when there is no more to gain. Returns the bytes
-  // given back. Costs almost nothing if there is nothing to gain. One call at a time; others wait for it. What it has
-  // not finished, the next call does.
+  // destroyed regions, then extents that become spare when pages move together. Ends at `deadline_ns` on the monotonic
+  // clock, one step later at most (64 pages moved and 16 MiB given back), or when there is no more to gain. Returns the
+  // bytes given back. Costs almost nothing if there is nothing to gain. One call at a time; others wait for it. The
+  // next call does the rest.
   uint64_t Run(uint64_t want_bytes, int64_t deadline_ns);
   // The most that Run could give back. Costs nothing; not all of it can really be had.
   uint64_t GainBytes() const;

@@ -83,9 +83,9 @@ class ControlConnections {
     ~Answer() = default;
   };
 
-  // A call began on the connection that gRPC names `peer`. Null if the connection is gone: nobody knows who calls.
+  // A call began on the connection that gRPC names `peer`. Null if the connection is gone: the caller is unknown.
   ConnectionPtr BeginCall(absl::string_view peer);
-  // Who calls, as adr/0015 has it: "cn:NAME", "uid:N", "anyone"; "" if nobody vouches for it.
+  // The caller's identity (access.h); "" if there is none.
   static const std::string& IdentityOf(const Connection& connection);
   // The call has its answer, which is sent now, or when earlier ones have been taken.
   void Send(const ConnectionPtr& connection, Answer* answer);

@@ -137,7 +137,7 @@ class DataServer::Worker {
     unwatched_ = connection;
   }
 
-  // False, with the reason logged: the kernel has no memory or no watch left, so nobody will notice the connection's
+  // False, with the reason logged: the kernel has no memory or no watch left, so no worker will notice the connection's
   // messages.
   bool Control(int operation, Connection* connection) {
     if (connection == unwatched_) return true;

@@ -37,9 +37,9 @@ struct DataServerOptions {
   // times as long for all of it.
   int64_t stall_limit_ms = 10'000;
   SpinOptions spin;
-  // Connections over TCP speak TLS; null: plain. Not owned; must be stopped before the server goes away.
+  // Connections over TCP speak TLS; null: plain. Not owned; must be stopped before the server is destroyed.
   Handshakes* handshakes = nullptr;
-  // Who may connect, and whose data they find; null: everybody, as the context says. Not owned.
+  // Which peers may connect, and whose data they find; null: all peers, as the context says. Not owned.
   const Access* access = nullptr;
   const Tenants* tenants = nullptr;
 };
@@ -85,7 +85,7 @@ class DataServer {
   static uint64_t ConnectionBytes(const DataServerOptions& options);
   // The tenant's place for one more connection. If it has as many as it may have, an idle one of its own gives way.
   QuotaShare TakeShare(Tenant* tenant);
-  // OK: whoever has this connection may still use it, by the present rules.
+  // OK: the connection may still be used, by the present rules.
   absl::Status CheckStillMay(const Connection& connection) const;
   // False: one more connection is too many, or the arena has no room for it. *prepaid: it is one of the prepaid ones.
   bool Admit(bool* prepaid);

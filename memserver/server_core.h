@@ -59,7 +59,7 @@ class ServerCore {
   GiveBack& give_back() { return give_back_; }
   const GiveBack& give_back() const { return give_back_; }
 
-  // `leaving`: clients are asked to move what is here, too. `urgent`: the process is about to end.
+  // `leaving`: clients are asked to move their data, too. `urgent`: the process is about to end.
   void SetDraining(bool draining, bool leaving = false, bool urgent = false);
   bool draining() const { return draining_; }
   bool leaving() const { return leaving_; }

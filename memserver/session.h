@@ -126,7 +126,7 @@ class Session : public MessageService, public LeaseConnection {
   uint64_t kept_bytes_ = 0;             // of a trim
   PageStore::Doomed doomed_;            // of a destroy: unlinked, but not free yet
   Reason unlink_reason_ = Reason::kOk;  // of a destroy
-  uint8_t drop_steps_ = 0;              // after so many it is answered, and the server frees what is left
+  uint8_t drop_steps_ = 0;              // after so many it is answered, and the server frees the rest
   bool is_first_step_ = false;          // of a drop
   DropVersionReply dropped_;            // of a drop: by all steps
 

@@ -88,7 +88,7 @@ struct Tenant {
   VersionTotals versions;  // of its regions
 };
 
-// All tenants that this server has had, by their numbers. Thread-safe.
+// All tenants since the server started, by their numbers. Thread-safe.
 class Tenants {
  public:
   // `arena` is not owned.

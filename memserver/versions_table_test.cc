@@ -355,7 +355,7 @@ TEST_F(VersionsTableTest, NothingYieldsInVain) {
   ASSERT_EQ(Seal(kOne), Reason::kOk);
   WritePages(kPages, 'b');
   EXPECT_FALSE(store_.YieldVersions(other_, kGiB));
-  // A tenant that has all that it may have is not helped by what others have.
+  // A tenant at its limit is not helped by the memory of others.
   other_.account.SetLimit(64 * kKiB);
   Reason reason = Reason::kOk;
   absent_ = PageStore::IfAbsent::kCreateGc;
