@@ -287,7 +287,7 @@ absl::Status CloneFile::Trim(uint64_t offset, uint64_t length) {
   NRAM_RETURN_IF_ERROR(TrimPart(offset, first_whole));
   NRAM_RETURN_IF_ERROR(TrimPart(last_whole, end));
   if (first_whole == last_whole) return absl::OkStatus();
-  // All of its own, for the sake of what failed writes may have left.
+  // Trims all whole pages of its own file, because failed writes may have left bytes.
   if (own_ != nullptr) NRAM_RETURN_IF_ERROR(own_->Trim(first_whole, last_whole - first_whole));
   for (const auto& sight : sights_) {
     if (sight->pages().NextIn(first_whole / kPageBytes) >= last_whole / kPageBytes || !sight->base()->sole()) continue;

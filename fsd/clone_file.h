@@ -57,7 +57,7 @@ class Sight {
   // Sees nothing any more; of no use afterwards. The base's file, if this was its last sight; else null.
   std::unique_ptr<BlockFile> Leave();
   const PageSet& pages() const { return pages_; }
-  // Sees [first, end) no more; sees what `other`, of the same base, does too.
+  // Drop: sees [first, end) no more. Add: sees the pages of `other`, of the same base, too.
   void Drop(uint64_t first, uint64_t end);
   // The same for the sight of a sole base, whose file has freed the pages. Returns how many it has seen.
   uint64_t DropFreed(uint64_t first, uint64_t end);

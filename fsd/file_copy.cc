@@ -55,7 +55,7 @@ Errno WritePiece(const FileCopy& copy, uint64_t done, const Piece& piece) {
   return copy.to->Write(copy.to_offset + done, {const_cast<std::byte*>(piece.data.data()), piece.data.size()});
 }
 
-// Reads the pieces of a copy in order, one ahead of who takes them. One thread takes them.
+// Reads the pieces of a copy in order, one ahead of the thread that takes them. One thread takes them.
 class PieceReader {
  public:
   PieceReader(const FileCopy& copy, PaddedBytes buffer) : copy_(copy) {

@@ -160,7 +160,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
     mount.adapter.request_timeout_s =
         static_cast<int>(std::max(options.io_timeout_ms * kSwapRequestDeadlines / 1000, kSwapRequestMinS));
   }
-  // Before the mount: who asks for an address that cannot be had gets no mount.
+  // Before the mount: with an address that cannot be had, nothing is mounted.
   NRAM_RETURN_IF_ERROR(StartMetrics(options, &daemon));
   NRAM_ASSIGN_OR_RETURN(daemon.mount, FuseMount::Start(daemon.filesystem.get(), mount));
   return daemon;

@@ -58,7 +58,7 @@ void Serve(ares_channel channel, const Asked& asked, int64_t deadline_ns) {
       if (!reads && !writes) continue;
       waits[count++] = {sockets[i], static_cast<short>((reads ? POLLIN : 0) | (writes ? POLLOUT : 0)), 0};
     }
-    // In steps, so that c-ares notices what times out.
+    // In steps, so that c-ares notices timeouts.
     timeval most = {0, 100'000};
     timeval wait;
     const timeval* const next = ares_timeout(channel, &most, &wait);

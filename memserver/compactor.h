@@ -48,8 +48,8 @@ class Compactor {
   const Counters& counters() const { return counters_; }
 
  private:
-  // Of a step, so that others wait for a shard's lock no longer than for a large read: some 20 us of looking, and 60 us
-  // of copying.
+  // The bounds of a step, so that others wait for a shard's lock no longer than for a large read: some 20 us of
+  // looking, and 60 us of copying.
   static constexpr uint64_t kLooksPerStep = 4096;
   static constexpr uint64_t kMovesPerStep = 64;
   // How often a call chooses anew, and how often it looks at all pages for one choice. A write whose frames were taken

@@ -53,8 +53,8 @@ struct ControlConnections::Connection {
 
 namespace {
 
-// What epoll names: the three descriptors of all, and connections by their numbers from here on. (Not by address: an
-// event may be late, and its connection gone.)
+// The names of epoll's events: the three descriptors of all, and connections by their numbers from here on. (Not by
+// address: an event may be late, and its connection gone.)
 enum Watched : uint64_t { kStop, kTcp, kUnix, kFirstConnection };
 
 constexpr int kSweepMs = 1'000;

@@ -168,7 +168,7 @@ void FrameArena::ReleaseSpareLocked() {
   madvise(data_.data() + extent * kExtentBytes, kExtentBytes, MADV_DONTNEED);
 }
 
-// A reservation has opened the slab and counts on paying for the rest of it. Who takes of it without one takes from
+// A reservation has opened the slab and counts on paying for the rest of it. A request without one takes of it from
 // the slack, so all reservations must fit beside it.
 bool FrameArena::MayTakeUnpaidLocked(int chunks) {
   return partial_[chunks] == kNone || partial_[chunks] != unpaid_slab_[chunks] || MakeRoomLocked(0, 0);

@@ -123,10 +123,10 @@ class FrameArena {
   uint64_t left_bytes(const ArenaReservation& reservation) const;
 
   // Moves the ceiling: never below the memory in use, never above Create's ceiling. Spare extents beyond it go back to
-  // the host, 1 GiB a call at most. To be called again and again. Returns how much is taken or reserved beyond `bytes`.
-  // The ceiling may be above `bytes` by what CeilingFor (memserver/asking.h) says.
+  // the host, 1 GiB a call at most. Call it again and again. Returns how much is taken or reserved beyond `bytes`. The
+  // ceiling may be above `bytes`, as CeilingFor (memserver/asking.h) says.
   uint64_t SetCeiling(uint64_t bytes, uint64_t allowance_bytes = 0, bool is_pressed = false);
-  // To be called often, and with `period_ends` now and then. Extents that were spare for a whole period go back to the
+  // Call it often, and with `period_ends` now and then. Extents that were spare for a whole period go back to the
   // host, 1 GiB a call at most, so that the caller has time for other things. Memory that is freed and soon taken
   // again, as by a program's temporary files, need not be cleared and mapped again.
   void ReleaseIdle(bool period_ends);
@@ -164,8 +164,8 @@ class FrameArena {
   static uint32_t ExtentOf(FrameLoc frame) { return static_cast<uint32_t>(frame / kChunksPerExtent); }
   static constexpr uint64_t extent_size() { return kExtentBytes; }
   // A frame of the same size, in an extent that is in use already and not evacuating. kNoFrame: there is none that
-  // reservations do not need. The caller copies, and frees `frame` without an account: what its owner takes stays the
-  // same.
+  // reservations do not need. The caller copies, and frees `frame` without an account: the owner's account does not
+  // change.
   FrameLoc AllocateElsewhere(FrameLoc frame);
 
   // Extents by their number, from 0 on; for spill.h.
@@ -218,7 +218,7 @@ class FrameArena {
   uint64_t TakenLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether the payment's reservation pays in this step and has so much left.
   static bool CanPay(const Payment* payment, uint64_t bytes);
-  // Takes from the reservation what its account has counted already.
+  // Takes bytes from the reservation, which its account has counted already.
   void PayLocked(uint64_t bytes, Payment* payment, const ArenaAccount* account) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds released bytes to `reservation`. False, and nothing changes: it is null or closed.
   bool ReserveReleasedLocked(uint64_t bytes, ArenaReservation* reservation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

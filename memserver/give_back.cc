@@ -60,7 +60,7 @@ void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::str
   const auto lacks = [&] { return over > gain ? over - gain : 0; };
   if (lacks() >= Asking::kBytesMin && Yield(lacks(), /*held=*/false, remarks) > 0) gain = Gain(now_ns);
   const uint64_t stored = StoredBytes();
-  // Moving spans away would not free what versions take.
+  // Moving spans away would not free the memory of versions.
   if (lacks() >= stored + Asking::kBytesMin && Yield(lacks() - stored, /*held=*/true, remarks) > 0) gain = Gain(now_ns);
   const uint64_t asked = std::min(lacks(), stored);
   const uint64_t ceiling = arena_->usage().ceiling_bytes;

@@ -285,7 +285,7 @@ TEST_F(GiveBackTest, HeldVersionsGoWhenClientsGiveNothingAndBeforeWhatIsExpendab
   const uint64_t allowed = Taken() - 10 * kMiB;
   Tick(allowed);
   EXPECT_GE(give_back_->asked_back_bytes(), 8 * kMiB);
-  // The share is of what clients can give by moving spans, not of what their versions have.
+  // The share is of the spans that clients can move, without the memory of their versions.
   EXPECT_NEAR(give_back_->share(), 1e6 * static_cast<double>(give_back_->asked_back_bytes()) / (6'000.0 * kPageBytes),
               1e4);
   int64_t ms = 0;
@@ -331,7 +331,7 @@ TEST_F(GiveBackTest, NoMoreExpendableLeasesEndThanAreNeeded) {
       std::count_if(expendable.begin(), expendable.end(), [](const auto& lease) { return !lease->live(); });
   EXPECT_GE(gone, 1);
   EXPECT_LE(gone, 3);
-  // Nothing is destroyed for what takes no memory, nor for a little.
+  // Nothing is destroyed for reserved room that takes no memory, nor for a little.
   EXPECT_LE(Taken(), allowed + kSlack + kExtent);
 }
 

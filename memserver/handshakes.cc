@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kLookMs = 100;
 
-// Of an IPv6 address, the part that a host does not choose; others as they are.
+// The part of an IPv6 address that a host does not choose; others as they are.
 std::string NetworkOf(const std::string& source) {
   in6_addr address;
   if (inet_pton(AF_INET6, source.c_str(), &address) != 1 || IN6_IS_ADDR_V4MAPPED(&address)) return source;

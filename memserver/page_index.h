@@ -57,8 +57,8 @@ class PageIndex {
   PageSeal SealOf(uint64_t page) const;
   // May leave an empty leaf behind; see DropIfEmpty.
   void Erase(uint64_t page);
-  // Gives back an empty leaf of the page, or what its generation does not need of it, and with it what `payment` (may
-  // be null) has paid for it.
+  // Gives back an empty leaf of the page, or the part of it that its generation does not need, and with it the bytes
+  // that `payment` (may be null) has paid for it.
   void DropIfEmpty(uint64_t page, Payment* payment = nullptr);
 
   // Calls `visit` for entries in [begin, end), in order, for at most `spans_max` spans. `visit` may change the entry;
@@ -132,7 +132,8 @@ class PageIndex {
   // Makes sure that the span's leaf is there, and has room for `missing` more pages.
   bool MakeRoom(uint64_t span, uint32_t missing, Payment* payment);
   LeafPtr* SlotFor(uint64_t span, Payment* payment);
-  // Drops an empty leaf, or what its generation does not need of it. Returns the bytes, which are still charged.
+  // Drops an empty leaf, or the part of it that its generation does not need. Returns the bytes, which are still
+  // charged.
   uint64_t DropLeaf(uint64_t span);
 
   ArenaAccount* const account_;

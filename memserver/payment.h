@@ -1,7 +1,7 @@
 #ifndef NRAM_MEMSERVER_PAYMENT_H_
 #define NRAM_MEMSERVER_PAYMENT_H_
 
-// How a request pays for memory that it takes, and what becomes of memory that it gives up.
+// How a request pays for memory that it takes, and gets memory back that it gives up.
 
 #include <cstdint>
 

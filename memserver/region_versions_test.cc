@@ -1,4 +1,4 @@
-// A region's versions against a model: for each version a map of what its pages were.
+// A region's versions against a model: for each version a map of its pages.
 
 #include "memserver/region_versions.h"
 
@@ -58,7 +58,7 @@ std::vector<uint64_t> Seeds() {
   return seeds;
 }
 
-// One region, with what PageStore does to it: four full spans, and far away many with few pages, so that walks take
+// One region under PageStore's operations: four full spans, and far away many with few pages, so that walks take
 // several steps.
 class Region {
  public:

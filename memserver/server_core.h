@@ -67,7 +67,7 @@ class ServerCore {
 
   using Leases = std::vector<std::shared_ptr<Lease>>;
   // The regular round, one caller at a time. Gives all leases the time for which the server was stopped, collects, and
-  // goes on with what versions have left to do. `lease_now_ns` is the clock's time. `now_ns` is the monotonic time,
+  // goes on with the pending work of versions. `lease_now_ns` is the clock's time. `now_ns` is the monotonic time,
   // read after it: a stop between the two ends no lease, and the next tick adds it. Returns the leases that have ended.
   Leases Tick(int64_t lease_now_ns, int64_t now_ns);
   // Ends the leases whose time is up, and frees the GC regions that they owned. Returns these leases.

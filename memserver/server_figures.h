@@ -15,7 +15,7 @@ struct LeaseFigures {
   int64_t ttl_ms = 0;    // the usual time of one
 };
 
-// The figures nram_server_* (docs/watching.md), of what GetStatistics says.
+// The figures nram_server_* (docs/watching.md), from GetStatistics.
 void AddServerFigures(const v1::Statistics& statistics, const LeaseFigures& leases, Figures* figures);
 
 }  // namespace nram

@@ -1,4 +1,4 @@
-// Holds, owners that go, and versions that yield to what needs room.
+// Holds, owners that go, and versions that yield when room is needed.
 
 #include <cstdint>
 #include <limits>

@@ -117,7 +117,7 @@ TEST(MessageDeathTest, NoMessageHasTheBodyOfAnother) {
 }
 
 TEST(MessageTest, TheWireDoesNotChange) {
-  // docs/wire.md, byte by byte: who changes this changes the version. The checksum is not among them.
+  // docs/wire.md, byte by byte: a change of these changes the version. The checksum is not among them.
   const auto expect = [](const MessageHeader& header, std::vector<unsigned char> expected) {
     SCOPED_TRACE(NameOf(header));
     Encoded encoded = Encode(header);

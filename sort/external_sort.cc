@@ -149,7 +149,7 @@ absl::Status Merger::MergeRuns(Scratch* scratch, std::vector<Run> runs, RecordWr
 
 int ChooseSortThreads(uint64_t memory_bytes, int processors) {
   constexpr uint64_t kEnoughBytes = 64 << 20;
-  // A sixteenth is what threads write through; and one more workspace than threads is being filled.
+  // Threads write through a sixteenth; and one more workspace than threads is being filled.
   const uint64_t workspace_bytes = std::min(memory_bytes / SortOptions::kLineShare, kEnoughBytes);
   return static_cast<int>(
       std::clamp<uint64_t>(memory_bytes / 16 * 15 / workspace_bytes - 1, 1, static_cast<uint64_t>(processors)));

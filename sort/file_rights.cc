@@ -33,7 +33,8 @@ int ReadXattr(const std::string& path, const char* name, std::string* value) {
   }
 }
 
-// The rights that all have whom the ACL names, as bits of "others"; nullopt: the ACL is none that is known here.
+// The rights that every user and group in the ACL has, as bits of "others"; nullopt: the ACL is none that is known
+// here.
 std::optional<mode_t> LeastOfNamed(const std::string& acl) {
   posix_acl_xattr_header header;
   if (acl.size() < sizeof header || (acl.size() - sizeof header) % sizeof(posix_acl_xattr_entry) != 0) return {};

@@ -159,7 +159,7 @@ TEST_P(OutputTest, NobodyGainsRights) {
                                         << (&named - acls.data()));
         unlink(path_.c_str());
         Make(0, group, mode, named);
-        // Of a file with an ACL this sets the mask.
+        // If the file has an ACL, this sets the mask.
         ASSERT_EQ(chmod(path_.c_str(), mode), 0);
         const std::string acl_before = Xattr(path_, kAccess);
         const std::vector<std::pair<uid_t, gid_t>> all = {{kOther, 4000},  {kOther, kUser},  {kOther, 3000},

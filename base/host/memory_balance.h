@@ -63,7 +63,7 @@ class MemoryBalance {
 
   // Samples come in order, about when NextLook() says, or sooner. Returns how much the caller should hold from now on.
   uint64_t Update(const MemorySample& sample);
-  // Of the last sample; the floor before the first one.
+  // The last answer; the floor before the first sample.
   uint64_t answer_bytes() const { return answer_; }
   int64_t NextLook() const { return next_look_ns_; }
   // From now on. A floor above the ceiling counts as the ceiling.

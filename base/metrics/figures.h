@@ -34,7 +34,7 @@ class Figures {
     std::vector<Sample> samples;
   };
 
-  // Longer values of labels are cut, and what cannot be printed is replaced.
+  // Longer values of labels are cut, and unprintable bytes are replaced.
   static constexpr size_t kLabelBytesMax = 200;
   // A name has at most so many samples; more are left out, so a scrape stays small in a pool of any size.
   static constexpr size_t kSamplesMax = 4096;

@@ -95,7 +95,7 @@ absl::Status Channel::ReceiveMore(Received* received) {
   // Less than there was room for: asking again would cost a call to be told that there is nothing.
   received->drained = n != 0 && n < static_cast<ssize_t>(room);
   if (n == 0) {
-    // Who ends in good order says so in a record. A cut that looks like it would pass for an end.
+    // A peer that ends in good order says so in a record. A cut that looks like it would pass for an end.
     if (tls_->in_end > 0) return absl::UnavailableError("the connection was cut within a record of TLS");
     received->ended = true;
   }

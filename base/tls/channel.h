@@ -22,7 +22,7 @@ namespace nram {
 // Nothing blocks. One thread may send while another receives. Nothing allocates after construction.
 class Channel {
  public:
-  // Of a non-blocking socket. `session`: of its handshake; null: plain.
+  // `fd`: a non-blocking socket. `session`: of its handshake; null: plain.
   explicit Channel(int fd, const TlsSession* session = nullptr);
   ~Channel();
   Channel(const Channel&) = delete;

@@ -1,7 +1,7 @@
 #ifndef NRAM_BASE_TLS_CONTEXT_H_
 #define NRAM_BASE_TLS_CONTEXT_H_
 
-// Certificates, and what OpenSSL makes of them. The same for both planes.
+// Certificates, as OpenSSL uses them. The same for both planes.
 
 #include <sys/stat.h>
 

@@ -23,9 +23,9 @@
 namespace nram {
 namespace {
 
-// Of a record before the keys are there, and of all that a peer may send (certificates are a few KiB).
+// The longest record of a handshake, with and without keys (certificates are a few KiB).
 constexpr size_t kHandshakeRecordMax = kRecordHeaderBytes + kRecordContentMax + 256;
-// A peer is read so much of in all, and in one go: others have their turn, and a stranger no memory.
+// The most bytes read of a peer in all, and in one go: others have their turn, and a stranger no memory.
 constexpr size_t kHandshakeBytesMax = 64 * 1024;
 constexpr int kRecordsPerGo = 16;
 constexpr size_t kNameBytesMax = 252;  // with "cn:", what access rules take

@@ -43,7 +43,7 @@ class PageVersions {
   // So many counters in a row, none of which was given before; returns the first. At most kPagesPerMessage.
   uint64_t TakeCounters(uint64_t count);
 
-  // Allocates what changes of these pages would.
+  // Allocates the memory that changes of these pages need.
   void Prepare(uint64_t first_page, uint64_t end_page);
 
   // A change of pages, told at its end. `pages`: which of those from `first_page` on it was of. It has left them sealed

@@ -40,8 +40,8 @@ struct Call {
   // If there is a `done`, a thread is still expected to Wait soon. The poller leaves the receiving to that thread, and
   // looks only every 20 ms. The call and its deadline must stay until `done` has run and Wait has returned.
   bool wait_expected = false;
-  // If there is no `done`, another server may keep the thread from its Wait. Until then the poller looks every 20 ms, so
-  // that neither end takes the other for dead.
+  // If there is no `done`, another server may keep the thread from its Wait. Until then the poller looks every 20 ms,
+  // so that neither end takes the other for dead.
   bool may_wait_late = false;
   void* context = nullptr;
 

@@ -216,7 +216,7 @@ class GrpcControlClient final : public ControlClient {
     return way;
   }
 
-  // gRPC does not look at who listens.
+  // gRPC does not check the listener.
   absl::StatusOr<Way> DialSocket(int64_t deadline_ns) {
     NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(endpoint_, deadline_ns));
     NRAM_ASSIGN_OR_RETURN(UniqueFd fd, ConnectSocket(address, deadline_ns));

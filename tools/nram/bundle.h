@@ -11,7 +11,7 @@
 
 namespace nram {
 
-// Without what could be a secret: blocks in PEM, lines with a long run of base64 or hexadecimal digits, values of
+// Leaves out possible secrets: blocks in PEM, lines with a long run of base64 or hexadecimal digits, values of
 // variables and fields whose name says secret, password, token or key, unless it names a file. In their place stands
 // "(left out)".
 std::string WithoutSecrets(absl::string_view text);

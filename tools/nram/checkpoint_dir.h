@@ -72,7 +72,7 @@ class CheckpointFiles {
 
 class CheckpointWriter : private CheckpointFiles {
  public:
-  // Makes the directory, and the one above; or resumes what another call has written of the same checkpoint. Parts of
+  // Makes the directory, and the one above; or resumes the same checkpoint where another call has left it. Parts of
   // another checkpoint with that name and number are thrown away, unless it is whole: ALREADY_EXISTS. UNAVAILABLE:
   // another process is writing it.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const std::string& directory,

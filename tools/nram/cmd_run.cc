@@ -38,7 +38,7 @@ namespace {
 constexpr int kFailed = 125;
 constexpr int kCannotExecute = 126;
 constexpr int kNotFound = 127;
-// Of the budget, for pages on their way.
+// A part of the budget, for pages on their way.
 constexpr uint64_t kBufferBytes = 4 * kMiB;
 constexpr uint64_t kBudgetMin = 16 * kMiB;
 constexpr uint64_t kBudgetMax = uint64_t{1} << 44;

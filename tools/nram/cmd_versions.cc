@@ -44,7 +44,7 @@ std::string KeepName(VersionKeep keep) {
   return absl::StrCat(static_cast<uint32_t>(keep), " s after its owner");
 }
 
-// A record, and what servers say of it now.
+// A record, and its present state on the servers.
 struct Row {
   PublicationRecord record;
   uint64_t bytes = 0;

@@ -34,7 +34,7 @@ struct Command {
 
 const std::vector<Command>& Commands();
 
-// What --help says around the table of flags.
+// The texts of --help around the table of flags.
 struct CommandText {
   const char* name;
   const char* summary;
@@ -43,7 +43,7 @@ struct CommandText {
   size_t table_width = 22;  // see ArgParser::Table
 };
 
-// Of one run, for what flags alone do not tell.
+// The words of one run, for commands that need more than flags.
 struct Invocation {
   std::vector<std::string> words;        // those that are not flags
   const std::vector<std::string>& args;  // all

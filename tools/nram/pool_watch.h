@@ -27,7 +27,7 @@ struct DeviceAccount {
   uint64_t reads = 0, read_bytes = 0, read_ms = 0;
   uint64_t writes = 0, written_bytes = 0, write_ms = 0;
 };
-// Of the text of /sys/block/DEVICE/stat; nothing if it has another form.
+// Parses the text of /sys/block/DEVICE/stat; nothing if it has another form.
 std::optional<DeviceAccount> ParseDeviceStat(absl::string_view text);
 
 // One look at a pool.
