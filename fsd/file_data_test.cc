@@ -77,7 +77,7 @@ class FailingStore : public BlockStore {
   }
   StoreCapacity Capacity() const override { return memory_->Capacity(); }
 
-  std::atomic<int> fail_writes{0};  // each of so many writes half and fails
+  std::atomic<int> fail_writes{0};  // this many writes each write half and fail
   absl::Status failure = absl::UnavailableError("told to");
   absl::Status later_failure = failure;
   bool relocates = false;  // a write succeeds that is tried again after UNAVAILABLE

@@ -45,7 +45,7 @@ class KernelCache {
 
   Filesystem* const filesystem_;
   const bool writeback_;
-  // So many of the kernel's places may be taken by direct writes that wait for a drop. A drop may have to wait for
+  // The most of the kernel's places for direct writes that wait for a drop. A drop may have to wait for
   // reads that hold pages and have no place yet.
   const unsigned waiting_drops_max_;
   fuse_session* session_ = nullptr;

@@ -41,12 +41,12 @@ namespace nram {
 namespace {
 
 constexpr int64_t kUnmountTimeoutMs = 10'000;
-// The kernel gives up a daemon that answers nothing (a frozen one, say) after so many deadlines of an operation, but a
-// minute at least. Nothing that keeps its deadlines takes so long.
+// The kernel gives up a daemon that answers nothing (a frozen one, say) after this many deadlines of an operation, but
+// a minute at least. Nothing that keeps its deadlines takes so much time.
 constexpr int64_t kSwapRequestDeadlines = 6;
 constexpr int64_t kSwapRequestMinS = 60;
-// The kernel has fewer requests of data under way than there are threads (background_max), with so many messages each:
-// of 1 MiB that does not begin where a message does.
+// The kernel has fewer requests of data under way than there are threads (background_max), each with at most this many
+// messages: a request of 1 MiB that does not begin where a message does.
 constexpr size_t kMessagesPerRequest = 5;
 
 int Fail(const absl::Status& status, int fd) {

@@ -16,9 +16,9 @@ namespace nram {
 namespace {
 
 constexpr uint8_t kLayersMax = 64;  // servers' deaths that a file outlives
-// After so long, a write tries no further layer: other writes wait behind it, and the kernel.
+// After this time, a write tries no further layer: other writes wait behind it, and the kernel.
 constexpr int64_t kElsewhereMs = 10'000;
-// After so many layers in which nothing could be stored, the next one is made so much later.
+// After kBarrenMax layers in which nothing could be stored, the next one is made kBarrenNs later.
 constexpr int kBarrenMax = 3;
 constexpr int64_t kBarrenNs = 10 * kNsPerSecond;
 

@@ -38,7 +38,7 @@ class Asking {
   bool asks() const { return since_ns_ != 0; }
   // For how long the demand has not become less by a sixteenth, or 64 MiB. Only while it asks.
   int64_t StandsStillNs(int64_t now_ns) const { return now_ns - progress_ns_; }
-  // From now on it has stood still for so long.
+  // From now on it has stood still for `for_ns`.
   void SetStandsStill(int64_t for_ns, int64_t now_ns) { progress_ns_ = now_ns - for_ns; }
 
   // --- Between two ticks, too.

@@ -62,7 +62,7 @@ constexpr int kUnreadMs = 15'000;
 // Connections without an identity, which only get an error that says so.
 constexpr size_t kNobodiesMax = 8;
 constexpr int64_t kTakesNothingNs = kNsPerSecond;
-// gRPC closes a connection a moment after its shutdown. Until then it exists beside its successor: at most so many in
+// gRPC closes a connection a moment after its shutdown. Until then it exists beside its successor: at most this many in
 // each turn.
 constexpr int kDisplacedPerTurn = 32;
 constexpr int64_t kTurnNs = 50 * kNsPerMs;

@@ -35,7 +35,7 @@ struct ControlConnectionsOptions {
   int port = 0;                       // 0: the kernel chooses
   std::string socket_path;            // empty: no Unix socket
   size_t connections_max = 256;
-  // A client that has made no call, or has not taken an answer, for so long is cut off.
+  // A client that has made no call, or has not taken an answer, for this time is cut off.
   int64_t limit_ms = 10'000;
   // Connections over TCP speak TLS, which ends in the pump; null: plain. Not owned; the handshakes must be stopped
   // before the connections go away.
@@ -111,7 +111,8 @@ class ControlConnections {
   uint64_t ConnectionBytes() const { return kConnectionBytes + (options_.pump != nullptr ? TlsPump::LinkBytes() : 0); }
   bool MakeRoomLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShutDownLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // gRPC has closed the connection. It counts until its last call has ended, because gRPC keeps memory for it so long.
+  // gRPC has closed the connection. It counts until its last call has ended, because gRPC keeps memory for it until
+  // then.
   void NoteClosedLocked(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Sweep();

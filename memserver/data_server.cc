@@ -70,7 +70,7 @@ class DataServer::Worker {
   static constexpr int kEventsMax = 64;
   static constexpr int kLookAroundEvery = 16;
   static constexpr int64_t kSweepNs = kNsPerSecond;
-  // A connection that holds buffers or frames that others wait for has so long to move bytes.
+  // The time to move bytes for a connection that holds buffers or frames that others wait for.
   static constexpr int64_t kHoldNs = 2 * kNsPerSecond;
 
   void Run() {

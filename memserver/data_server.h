@@ -33,7 +33,8 @@ struct DataServerOptions {
   std::string socket_path;            // of a Unix socket, which replaces a dead one there; empty: none
   int workers_per_class = 1;          // 1..64
   int connections_max = 512;          // ConnectionTable says which one gives way to the next
-  // A peer is cut off if it moves no byte for so long in the middle of a message or of its replies, or if it needs six
+  // A peer is cut off if it moves no byte for this time in the middle of a message or of its replies, or if it needs
+  // six
   // times as long for all of it.
   int64_t stall_limit_ms = 10'000;
   SpinOptions spin;
@@ -69,7 +70,7 @@ class DataServer {
   // Connections that are paid for from the start, so that clients can connect again to a full server. Others are
   // charged to the arena when they come.
   static constexpr int kPrepaidConnections = 64;
-  // For so long the charge of a closed connection stays for the next one.
+  // The charge of a closed connection is kept for the next one for this time.
   static constexpr int64_t kSpareNs = 15 * kNsPerSecond;
   // For how long the acceptor waits for a connection to give way. A worker closes one in a few milliseconds.
   static constexpr int64_t kGiveWayMs = 100;

@@ -32,8 +32,8 @@ struct GiveBackOptions {
   bool drops_orphans = false;
   // After that, pages go to the donor's swap.
   bool spills_to_swap = false;
-  // So long without progress, nothing else has helped. Clients leave a server that did not take a span alone for half
-  // of that.
+  // After this time without progress, nothing else has helped. Clients do not try a server that refused a span for half
+  // of it.
   int64_t patience_ns = 10 * kNsPerSecond;
   // The real time that a tick may spend on moving frames together.
   int64_t compact_ns = 50 * kNsPerMs;
@@ -77,7 +77,7 @@ class GiveBack {
 
  private:
   static constexpr uint64_t kCompactBytesMin = 4 * kMiB;
-  // While more is asked than compaction could give, it waits for so long without progress.
+  // While more is asked than compaction could give, it waits for this time without progress.
   static constexpr int64_t kCompactAfterNs = 500 * kNsPerMs;
   // Compaction that is in vain pauses.
   static constexpr int64_t kCompactPauseMinNs = kNsPerSecond;

@@ -37,7 +37,7 @@ class GiveBackTest : public PageStoreTest {
     return data;
   }
   static ChunkRange RangeOf(uint64_t page) { return {page * kChunksPerPage, kChunksPerPage}; }
-  // Stores so many pages more of a region, or until the server is full. Returns how many.
+  // Stores `pages` more pages of a region, or until the server is full. Returns how many.
   uint64_t Store(uint64_t pages, Lease* lease = nullptr, RegionId region = kRegion, uint64_t first = 0) {
     for (uint64_t page = 0; page < pages; ++page) {
       if (Write(RangeOf(first + page), Page(first + page), {}, 1, lease, region) != Reason::kOk) return page;

@@ -135,7 +135,7 @@ class LeaseTable {
   static constexpr uint64_t kBytesMax = kLeaseBytes + kClientNameBytesMax + kIdentityBytesMax;
   static constexpr uint64_t kFixedBytes = kUnchargedMax * kBytesMax;
 
-  // A client may ask for so many times the usual time.
+  // The most that a client may ask for, in times of the usual time.
   static constexpr int64_t kTtlFactorMax = 6;
 
   // `ttl_ms`: the usual time of a lease. The pointers are not owned.
@@ -160,8 +160,8 @@ class LeaseTable {
   std::shared_ptr<Lease> Find(LeaseId id) const;
   // Ends the lease now: frees its reservation. Null if there was no such live lease of the tenant (null: of any).
   std::shared_ptr<Lease> End(LeaseId id, const Tenant* tenant = nullptr);
-  // Live leases whose clients may not renew them any more end in `ns` at the earliest: a mistake in the rules can be
-  // mended for so long.
+  // Live leases whose clients may not renew them any more end in `ns` at the earliest: until then a mistake in the
+  // rules can be mended.
   void Hold(absl::FunctionRef<bool(const Lease& lease)> is_refused, int64_t ns);
   int64_t NowNs() const { return clock_->NowNs(); }
   // Ends the leases whose time is up, and returns them. Forgets ended leases that own nothing. `now_ns`: by the clock.
@@ -177,7 +177,7 @@ class LeaseTable {
 
   // Live leases whose data may be destroyed.
   std::vector<std::shared_ptr<Lease>> Expendable() const;
-  // The reports of the clients of live leases, at most so many.
+  // The reports of the clients of live leases, at most `most`.
   std::vector<CopiesReport> Copies(size_t most) const;
 
   size_t live_count() const;

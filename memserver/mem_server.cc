@@ -47,7 +47,7 @@ uint64_t TlsBytes(const ControlServerOptions& control) {
 constexpr int kDescriptorsPerWorkers = 4;
 // In this time clients hear the demand, and begin to give.
 constexpr int64_t kEmptyRestNs = 300 * kNsPerMs;
-// Everything that leases own stays for so long after a changed rule has shut their client out.
+// Everything that leases own is kept for this time after a changed rule has shut their client out.
 constexpr int64_t kRefusedHoldMs = 3'600'000;
 
 }  // namespace

@@ -121,7 +121,7 @@ class PageIndex {
   using LeafPtr = std::unique_ptr<Leaf, LeafFree>;
   using Tree = absl::btree_map<uint64_t, LeafPtr>;
   static constexpr uint64_t BytesPerPageMax(Pages pages);
-  // The charge for a tree of so many leaves.
+  // The charge for a tree of `leaves` leaves.
   uint64_t TreeBytes(size_t leaves) const { return (leaves - (sealed() && leaves > 0 ? 1 : 0)) * kTreeBytesPerSpan; }
 
   Leaf* FindLeaf(uint64_t span) const;

@@ -117,7 +117,7 @@ class RegionTable {
   absl::StatusOr<std::vector<ChangedSpan>> ListChanges(const StoredKey& key, VersionNumber from, VersionNumber to,
                                                        uint64_t from_span, uint64_t* next_span) const;
   // Goes on with the pending work of versions, and collects GC regions without an owner whose last version has gone.
-  // At most so many steps, each up to a millisecond. True: nothing is left that can be done. Call it often.
+  // At most `steps_max` steps, each up to a millisecond. True: nothing is left that can be done. Call it often.
   bool StepVersions(uint64_t steps_max);
   // A request of `tenant` has found no room, and needs `bytes`: versions yield, the oldest first, its own before
   // others'. False: they would not help. Else some memory is free, and the caller tries again; that may need several

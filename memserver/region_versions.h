@@ -179,7 +179,7 @@ class RegionVersions {
   static constexpr uint64_t kVersionBytes = 240;
   static constexpr uint64_t kHoldBytes = 16;
   static constexpr uint64_t kPagesEnd = kRegionChunksMax / kChunksPerPage;
-  // A write frees no more by itself than so many steps, then all versions are unlinked: some 16,000 frames, 3 ms.
+  // A write frees by itself no more than these steps, then all versions are unlinked: some 16,000 frames, 3 ms.
   static constexpr uint64_t kSpansPerYield = 4;
   static constexpr int kYieldStepsMax = 16;
 

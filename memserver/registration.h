@@ -25,7 +25,7 @@ class Registration {
     EtcdSpec spec;
     ServerRecord record;                 // but for its state
     std::function<std::string()> state;  // now: "serves", "drains" or "leaves"
-    int64_t ttl_s = 10;                  // the key goes so long after the last sign of life
+    int64_t ttl_s = 10;                  // the key's time after the last sign of life
   };
 
   Registration(Options options, std::unique_ptr<EtcdClient> client);

@@ -33,7 +33,7 @@ struct ServerCoreOptions {
 // Thread-safe, but for Tick.
 class ServerCore {
  public:
-  // Tick is to be called so often. After a longer pause than kStoppedMs between two ticks the server counts as stopped.
+  // The period of Tick. After a longer pause than kStoppedMs between two ticks the server counts as stopped.
   static constexpr int64_t kTickMs = 100;
   static constexpr int64_t kStoppedMs = 1'000;
 

@@ -68,7 +68,7 @@ class VersionsTableTest : public PageStoreTest {
     ASSERT_NE(lease, nullptr);
     store_.CollectLease(*lease);
   }
-  // Leaves room for so many pages.
+  // Leaves room for `pages` pages.
   void FillUp(uint64_t pages) {
     uint64_t all = arena_->usage().free_bytes / kPageBytes;
     while (!arena_->Reserve(all, &rest_)) --all;

@@ -97,7 +97,7 @@ enum class Reason : uint8_t {
 };
 inline constexpr uint8_t kReasonMax = 14;
 
-// How long a version is kept (adr/0019): as long as its region has a living owner, and so many seconds more; or until
+// How long a version is kept (adr/0019): as long as its region has a living owner, and this many seconds more; or until
 // it is dropped. A held one is kept anyway. Any may yield.
 enum class VersionKeep : uint32_t { kWithOwner = 0, kUntilDropped = UINT32_MAX };
 

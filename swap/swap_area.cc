@@ -56,7 +56,7 @@ constexpr uint64_t kSwapBytesMin = 16 * kMiB;
 constexpr int64_t kDaemonEndMs = 45'000;  // longer than the longest deadline of an operation, for which it may wait
 constexpr int64_t kProgramMs = 120'000;   // the most for a program that this one runs, the daemon's start among them
 constexpr int64_t kLockMs = 200;          // longer than a look whether it is locked
-// A daemon that is silent for so many times the deadline of an operation is no use any more.
+// A daemon that is silent for this many deadlines of an operation is no use any more.
 constexpr int64_t kSilenceFactor = 6;
 
 // The path by which the daemon and the kernel know it.

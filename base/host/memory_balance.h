@@ -27,19 +27,20 @@ struct MemoryBalanceOptions {
   // Others keep this much available. 0: a sixteenth of all memory, 32 MiB to 1 GiB.
   uint64_t reserve_bytes = 0;
 
-  // The answer grows only after so long without pressure; up to the second if it had to shrink soon after growing.
+  // The answer grows only after this time without pressure; up to the second if it had to shrink soon after growing.
   int64_t calm_ns = 500 * kNsPerMs;
   int64_t calm_max_ns = 8 * kNsPerSecond;
   // If the answer shrinks so soon after it has grown, it grew too early.
   int64_t regret_ns = 2 * kNsPerSecond;
-  // After so long without regret half of that calm is enough.
+  // After this time without regret half of that calm is enough.
   int64_t forgive_ns = 10 * kNsPerSecond;
-  // A fall of the available memory is thought to go on for so long.
+  // A fall of the available memory is expected to go on for this time.
   int64_t lookahead_ns = 300 * kNsPerMs;
   // A share of stalled time from which on a shortage is real, and how long one more cut waits for the last to help.
   double stalled = 0.1;
   int64_t cut_rest_ns = 300 * kNsPerMs;
-  // Where nothing is available: so long the answer waits before it shrinks by twice as much. 0: until the next sample.
+  // Where nothing is available, the answer waits this time before it shrinks by twice as much. 0: until the next
+  // sample.
   // Memory that others have to give back first is not there at the next sample, and would be asked for again.
   int64_t empty_rest_ns = 0;
   // When the next sample is wanted: calm, and not.

@@ -36,7 +36,7 @@ class Figures {
 
   // Longer values of labels are cut, and unprintable bytes are replaced.
   static constexpr size_t kLabelBytesMax = 200;
-  // A name has at most so many samples; more are left out, so a scrape stays small in a pool of any size.
+  // The most samples of a name; more are left out, so a scrape stays small in a pool of any size.
   static constexpr size_t kSamplesMax = 4096;
 
   // `common`: labels that all samples get.

@@ -40,7 +40,7 @@ class PageVersions {
       : untold_(untold), next_counter_(first_counter) {}
   PageVersions(const PageVersions&) = delete;
 
-  // So many counters in a row, none of which was given before; returns the first. At most kPagesPerMessage.
+  // Takes `count` counters in a row, none of which was given before; returns the first. At most kPagesPerMessage.
   uint64_t TakeCounters(uint64_t count);
 
   // Allocates the memory that changes of these pages need.

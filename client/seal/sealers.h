@@ -57,7 +57,7 @@ class Sealers {
   // One that is free: the one that was used last. Null: out of memory.
   Sealer* Take();
   void Give(Sealer* sealer);
-  // From now on the stock is so many, whose memory was touched. While none is in use.
+  // From now on the stock has `count` sealers, whose memory was touched. While none is in use.
   void Prepare(size_t count);
 
  private:

@@ -93,7 +93,7 @@ struct RegionInfo {
   // The owner that has told this list of incarnations, and the list's number. Higher owners' lists are newer.
   Epoch view_epoch{};
   uint64_t view = 0;
-  // Its last owner has left it in good order, each span with so many copies in sync at least; 0: not so.
+  // Its last owner has left it in good order: the fewest copies in sync that a span has then; 0: not so.
   uint32_t left_in_order = 0;
   std::string tenant;  // by ListRegions
   bool pages_sealed = false;

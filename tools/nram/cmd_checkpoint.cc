@@ -23,7 +23,7 @@ namespace nram {
 namespace {
 
 constexpr int64_t kTimeoutMs = 30'000;
-// A wait for the next version is begun anew so often.
+// A wait for the next version is begun anew after this time.
 constexpr int64_t kTurnMs = 60'000;
 
 void RegisterProgress(ArgParser* parser, bool* progress) {

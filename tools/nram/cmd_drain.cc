@@ -27,7 +27,7 @@ namespace nram {
 namespace {
 
 constexpr int64_t kLookMs = 200;
-// Clients look at their servers every few seconds; a move that gets nowhere for so long does not get anywhere.
+// Clients look at their servers every few seconds; a move that gets nowhere for this time does not get anywhere.
 constexpr int64_t kStuckMs = 30'000;
 
 struct DrainFlags {

@@ -106,7 +106,7 @@ void WarnOfOwnServers(const PoolHosts& hosts) {
             << "): what is swapped to them stays in its RAM, which helps nobody but a test" << std::endl;
 }
 
-// Chooses the number of copies if none is `asked` for (0). RESOURCE_EXHAUSTED: the hosts have no room for so many.
+// Chooses the number of copies if none is `asked` for (0). RESOURCE_EXHAUSTED: the hosts lack room for the copies.
 absl::Status ChooseCopies(const PoolHosts& hosts, int64_t asked, SwapOptions* swap) {
   swap->copies = asked > 0 ? static_cast<int>(asked) : hosts.free_bytes.size() > 1 ? 2 : 1;
   // Servers that do not answer may be on further hosts: then the area's daemon decides.

@@ -144,7 +144,7 @@ class Screen {
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
 
-  // `first`: the line that stands at the top, as far as there are so many. The first two always do.
+  // *first: the line at the top; lowered if too few lines follow it.
   void Draw(const std::vector<WatchLine>& lines, size_t* first) {
     const size_t height = static_cast<size_t>(std::max(LINES - 2, 1));
     const size_t scrolled = lines.size() > height ? lines.size() - height : 0;

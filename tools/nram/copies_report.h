@@ -38,7 +38,7 @@ struct CopyHosts {
   size_t asking = 0;                  // servers that ask for memory back: they get no copy
   bool pretended = false;             // some server pretends its host
 
-  // How much data has room, with so many copies on different hosts.
+  // How much data has room, with `copies` copies on different hosts.
   uint64_t UsableBytes(int copies) const;
 };
 CopyHosts HostsOf(StatisticsAnswers answers);

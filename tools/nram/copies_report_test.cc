@@ -21,7 +21,7 @@ ServerStatistics Server(const std::string& host, uint64_t free_bytes) {
   return server;
 }
 
-// A pool with so many hosts that have 1 GiB free each.
+// A pool with `count` hosts that have 1 GiB free each.
 CopyHosts Hosts(int count) {
   std::vector<absl::StatusOr<ServerStatistics>> answers;
   for (int i = 0; i < count; ++i) answers.emplace_back(Server("host" + std::to_string(i), kGiB));
