@@ -34,8 +34,7 @@ struct DataServerOptions {
   int workers_per_class = 1;          // 1..64
   int connections_max = 512;          // ConnectionTable says which one gives way to the next
   // A peer is cut off if it moves no byte for this time in the middle of a message or of its replies, or if it needs
-  // six
-  // times as long for all of it.
+  // six times as long for all of it.
   int64_t stall_limit_ms = 10'000;
   SpinOptions spin;
   // Connections over TCP speak TLS; null: plain. Not owned; must be stopped before the server is destroyed.

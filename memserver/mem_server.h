@@ -76,7 +76,7 @@ class MemServer {
  private:
   // For how long a round frees the memory of destroyed regions.
   static constexpr int64_t kFreeMs = 50;
-  // Free memory goes back to the host after this time, or after up to twice as much.
+  // The host gets free memory back after this time, or after up to twice as much.
   static constexpr int64_t kReleaseIdleMs = 5'000;
   static constexpr uint64_t kIndexTrimBytes = 8 * kMiB;
 

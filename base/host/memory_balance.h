@@ -40,8 +40,7 @@ struct MemoryBalanceOptions {
   double stalled = 0.1;
   int64_t cut_rest_ns = 300 * kNsPerMs;
   // Where nothing is available, the answer waits this time before it shrinks by twice as much. 0: until the next
-  // sample.
-  // Memory that others have to give back first is not there at the next sample, and would be asked for again.
+  // sample. Memory that others have to give back first is not there at the next sample, and would be asked for again.
   int64_t empty_rest_ns = 0;
   // When the next sample is wanted: calm, and not.
   int64_t interval_ns = 100 * kNsPerMs;

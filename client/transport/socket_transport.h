@@ -44,8 +44,7 @@ struct SocketTransportOptions {
   // If not zero, the connection breaks when the other machine cannot be reached for this time.
   int64_t silence_timeout_ms = 0;
   // If not zero, the connection breaks when calls are under way and nothing has come for this time: the server's
-  // process
-  // stands still, or the way to it is cut.
+  // process stands still, or the way to it is cut.
   int64_t silence_limit_ms = 0;
   // The user whose process must listen at the other end of a Unix socket; PERMISSION_DENIED if it is another's. Not
   // set: any user.
