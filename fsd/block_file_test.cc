@@ -49,7 +49,7 @@ class TestFile : public BlockFile {
   std::vector<std::thread> threads_;
 };
 
-// A handle that nobody waits on; the test does, by other means.
+// An asynchronous handle; the test waits on it by other means.
 struct CalledIo : BlockIo {
   CalledIo() : BlockIo(nullptr, &OnDone) {}
   static void OnDone(BlockIo* io) {

@@ -239,7 +239,7 @@ TEST_P(FileCopyTest, ACloneCostsWhatChanges) {
   EXPECT_EQ(blocks_.Used(), alone + kPageBytes);
   EXPECT_EQ(Read(clone, 4 * kMiB, 12), data.substr(4 * kMiB, 12));
 
-  // Whoever is left writes in place, and has what he sees.
+  // The last file writes in place, and owns the pages that it sees.
   Remove(source, 1);
   ASSERT_TRUE(Ok(Write(clone, 0, std::string(2 * kMiB, 'x'))));
   EXPECT_LE(blocks_.Used(), alone + kMiB);

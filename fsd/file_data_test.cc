@@ -77,7 +77,7 @@ class FailingStore : public BlockStore {
   }
   StoreCapacity Capacity() const override { return memory_->Capacity(); }
 
-  std::atomic<int> fail_writes{0};  // each of so many writes half and fails
+  std::atomic<int> fail_writes{0};  // this many writes each write half and fail
   absl::Status failure = absl::UnavailableError("told to");
   absl::Status later_failure = failure;
   bool relocates = false;  // a write succeeds that is tried again after UNAVAILABLE
@@ -220,14 +220,14 @@ TEST_F(FileDataTest, RandomOperationsAgainstAString) {
       case 2: {
         std::string data(length, '\0');
         for (char& c : data) c = static_cast<char>(random());
-        // Now and then a write fails half-way; what is behind the end of the file must not show later.
+        // Now and then a write fails half-way; bytes behind the end of the file must not show later.
         const bool fails = random() % 20 == 0;
         if (fails) blocks_.fail_writes = 1;
         const Errno error = Write(offset, data);
         blocks_.fail_writes = 0;
         ASSERT_EQ(error, fails ? Err(EIO) : Errno::kOk);
         if (fails) {
-          // Old or new: take what is there, as far as the file goes.
+          // Old or new: the model takes the file's bytes, up to its end.
           const std::string now = Read(0, kMax * 2);
           ASSERT_EQ(now.size(), model.size());
           for (size_t i = 0; i < now.size(); ++i) {

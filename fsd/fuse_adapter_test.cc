@@ -1,4 +1,4 @@
-// Requests that the adapter reads without libfuse, and small requests that nobody waits for.
+// Requests that the adapter reads without libfuse, and small asynchronous requests.
 
 #include "fsd/fuse_adapter.h"
 
@@ -62,7 +62,7 @@ TEST(FuseAdapterTest, ArbitraryRequestsGetOneReplyOrNone) {
   EXPECT_EQ(made, 99) << "as many as there may be inodes beside the root";
 }
 
-// A store that keeps the operations that nobody waits for until the test ends them.
+// A store that keeps the asynchronous operations until the test ends them.
 class HoldingStore : public BlockStore {
  public:
   absl::StatusOr<std::unique_ptr<BlockFile>> Create() override { return std::make_unique<File>(this); }

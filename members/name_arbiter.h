@@ -25,7 +25,7 @@ struct KeptName {
 struct NamedRegion {
   RegionId id{};
   std::vector<Endpoint> servers;  // that may have a part of it
-  std::string client;             // whose it is, for people
+  std::string client;             // the owner, for people
   Epoch epoch{};                  // of the owner whose list of servers that is; 0: the creation's
 };
 

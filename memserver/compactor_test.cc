@@ -99,7 +99,7 @@ TEST_F(CompactorTest, GivesBackWhatIsWantedAndNoMore) {
   EXPECT_GE(arena_->usage().free_bytes, free_bytes);
 }
 
-// As a donor under pressure does it: the ceiling is low already, and follows what goes back.
+// As a donor under pressure does it: the ceiling is low already, and follows the returned memory.
 TEST_F(CompactorTest, WorksBelowALowCeiling) {
   const uint64_t pages = Fill();
   for (uint64_t page = 0; page < pages; ++page) {
@@ -185,7 +185,7 @@ TEST_F(CompactorTest, LandingFramesPinNothing) {
   std::vector<FrameLoc> held(8);
   ASSERT_TRUE(landing_.Take(held.size(), held.data()));
   ASSERT_EQ(Trim({0, pages * kChunksPerPage}), Reason::kOk);
-  // The store is empty. All that is in use is the stock, of 1 MiB, and what is held pins an extent each at most.
+  // The store is empty. All that is in use is the stock, of 1 MiB, and each held frame pins an extent at most.
   compactor_.Run(kAll, kNoDeadline);
   EXPECT_LE(arena_->usage().extent_bytes, (held.size() + 1) * 2 * kMiB);
   landing_.Give(held.data(), held.size());
@@ -321,7 +321,7 @@ class CompactorAndOthersTest : public CompactorTest {
     std::mt19937_64 random(TestSeed() + 3);
     for (uint64_t writes = 0; !stop_; ++writes) {
       const uint64_t page = random() % kPages;
-      // Pages come and go like the tide, which leaves holes.
+      // The number of pages rises and falls like the tide, which leaves holes.
       if (random() % 8 < (writes / 2000 % 2 == 0 ? 6 : 2)) {
         wrong_ += Write(RangeOf(page), Page(page, static_cast<char>(random() % 100))) != Reason::kOk;
       } else {

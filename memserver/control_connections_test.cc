@@ -37,7 +37,7 @@ class ControlConnectionsTest : public ::testing::Test {
   }
   ~ControlConnectionsTest() override { connections_.Stop(); }
 
-  // Connects, and returns what gRPC would name the connection.
+  // Connects, and returns gRPC's name for the connection.
   std::string Connect() {
     clients_.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};

@@ -1,4 +1,4 @@
-// Versions over the control plane: what observers ask, and what a server says of its room.
+// Versions over the control plane: the requests of observers, and a server's figures of its room.
 
 #include <cstring>
 #include <memory>

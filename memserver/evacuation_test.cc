@@ -134,7 +134,7 @@ TEST(EvacuationTest, AReservationGetsWhatIsPutAside) {
   arena->Unreserve(frames.size() / 4, &reservation);
   const size_t begun = BeginAll(arena.get());
   EXPECT_GT(begun, 0);
-  // Somebody takes all other room. A whole frame that is freed there is kept for the reservation as ever.
+  // Another client takes all other room. A whole frame that is freed there is kept for the reservation as ever.
   ArenaReservation other;
   while (arena->Reserve(1, &other)) {
   }
@@ -169,7 +169,7 @@ TEST(EvacuationTest, ASlabThatIsPaidForInPartStays) {
   EXPECT_EQ(arena->EndEvacuation().left, std::vector<uint32_t>{FrameArena::ExtentOf(first)});
 }
 
-// An arena that takes random orders, and what the model knows of it.
+// An arena that takes random orders, and a model of it.
 class RandomLoad {
  public:
   RandomLoad(std::mt19937_64* random, int classes) : random_(*random), classes_(classes), arena_(Make(24 * kMiB)) {}

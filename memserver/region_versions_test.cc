@@ -1,4 +1,4 @@
-// A region's versions against a model: for each version a map of what its pages were.
+// A region's versions against a model: for each version a map of its pages.
 
 #include "memserver/region_versions.h"
 
@@ -58,7 +58,7 @@ std::vector<uint64_t> Seeds() {
   return seeds;
 }
 
-// One region, with what PageStore does to it: four full spans, and far away many with few pages, so that walks take
+// One region under PageStore's operations: four full spans, and far away many with few pages, so that walks take
 // several steps.
 class Region {
  public:
@@ -158,7 +158,7 @@ class Region {
     }
   }
 
-  // --- What the store does.
+  // --- The store's operations.
 
   PageSeal SealOf(uint32_t id) const {
     PageSeal seal{};
@@ -399,7 +399,7 @@ class Region {
     RegionVersions::DeltaCursor cursor;
     uint64_t looks_left = 0;
     while (!versions_->MoveFrames(&cursor, &looks_left, move)) looks_left = Random(100);
-    // Without room some merges wait, and what is nameless then is seen too.
+    // Without room some merges wait, and their nameless versions are seen too.
     ASSERT_EQ(moved_.size(), pages);
     for (const FrameLoc frame : retired_) account_.Free(frame);
     retired_.clear();
@@ -470,7 +470,7 @@ class Region {
     }
   }
 
-  // Every difference is told, and nothing that nobody has touched.
+  // Every difference is told, and no untouched page.
   void CheckChanges(VersionNumber from, VersionNumber to) {
     const ModelVersion& older = model_versions_.at(from);
     const ModelVersion& newer = model_versions_.at(to);

@@ -145,7 +145,7 @@ TEST_F(SpanGenerationTest, ARefusedWriteSaysHowManyPagesItStored) {
   for (const uint64_t page : {uint64_t{0}, kPagesPerSpan}) {
     EXPECT_EQ(RaiseTo(4, page), Reason::kOk) << "it needs no memory";
   }
-  // Even if there is no memory for what is to come, nobody must take the rest for a copy.
+  // Even if there is no memory for the new pages, the rest must not be taken for a copy.
   EXPECT_EQ(WriteAt(6, {kChunksPerSpan, 8}, 'b', IfAbsent::kCreate), Reason::kFull);
   EXPECT_EQ(stored_pages_, 0u);
   EXPECT_EQ(ReadAt(4, {kChunksPerSpan, 8}), "");

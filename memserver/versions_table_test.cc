@@ -1,4 +1,4 @@
-// Holds, owners that go, and versions that yield to what needs room.
+// Holds, owners that go, and versions that yield when room is needed.
 
 #include <cstdint>
 #include <limits>
@@ -68,7 +68,7 @@ class VersionsTableTest : public PageStoreTest {
     ASSERT_NE(lease, nullptr);
     store_.CollectLease(*lease);
   }
-  // Leaves room for so many pages.
+  // Leaves room for `pages` pages.
   void FillUp(uint64_t pages) {
     uint64_t all = arena_->usage().free_bytes / kPageBytes;
     while (!arena_->Reserve(all, &rest_)) --all;
@@ -355,7 +355,7 @@ TEST_F(VersionsTableTest, NothingYieldsInVain) {
   ASSERT_EQ(Seal(kOne), Reason::kOk);
   WritePages(kPages, 'b');
   EXPECT_FALSE(store_.YieldVersions(other_, kGiB));
-  // A tenant that has all that it may have is not helped by what others have.
+  // A tenant at its limit is not helped by the memory of others.
   other_.account.SetLimit(64 * kKiB);
   Reason reason = Reason::kOk;
   absent_ = PageStore::IfAbsent::kCreateGc;

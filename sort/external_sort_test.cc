@@ -66,7 +66,7 @@ class ExternalSortTest : public testing::Test {
     EXPECT_EQ(system(command.c_str()), 0) << command;
     const auto report = ExternalSort(options);
     EXPECT_TRUE(report.ok()) << report.status();
-    // Not EXPECT_EQ: nobody reads megabytes.
+    // Not EXPECT_EQ: a failure would print megabytes.
     EXPECT_TRUE(*ReadFile(Path("out")) == *ReadFile(Path("expected"))) << command;
     return report.ok() ? *report : SortReport();
   }
@@ -182,7 +182,7 @@ TEST_F(ExternalSortTest, ManyPassesMergeEverything) {
   EXPECT_EQ(Compare(options, "").runs, 0u);
 }
 
-// A scratch that counts what it holds.
+// A scratch that counts its blocks.
 class CountedScratch : public Scratch {
  public:
   CountedScratch(std::unique_ptr<Scratch> real, uint64_t* peak_bytes)
@@ -194,7 +194,7 @@ class CountedScratch : public Scratch {
   absl::Status Discard(uint64_t offset, uint64_t bytes, Room room) override {
     MutexLock lock(&mu_);
     for (uint64_t at = offset; at < offset + bytes; at += kBlockBytes) EXPECT_EQ(blocks_.erase(at), 1u);
-    // Once the output is written nobody needs the room any more.
+    // Once the output is written, the room is needed no more.
     if (room == Room::kFree) freed_ = true;
     return real_->Discard(offset, bytes, room);
   }
@@ -421,7 +421,7 @@ TEST_F(ExternalSortTest, BadInputIsToldAndTheOutputStays) {
   options = Options();
   Put("in", std::string(3'000'000, 'x'));
   fails(options, absl::StatusCode::kInvalidArgument, "a line is longer than");
-  // Lines that are too much for what is carried from run to run, or for the merge: by where the first one falls.
+  // Lines that are too long for the carry from run to run, or for the merge, depending on where the first one falls.
   std::string text;
   for (int i = 0; i < 40; ++i) text += std::string(200'000, static_cast<char>('a' + i % 20)) + "\n";
   Put("in", text);

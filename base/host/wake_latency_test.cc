@@ -37,7 +37,7 @@ TEST(FastWakeTest, IsOneOfThreeWords) {
   EXPECT_EQ(fast_wake, FastWake::kOff);
 }
 
-// A file in the device's place: what was asked for last stands in it.
+// A file in the device's place: it holds the last request.
 class WakeLatencyTest : public testing::Test {
  protected:
   WakeLatencyTest() : fd_(mkstemp(path_.data())) {

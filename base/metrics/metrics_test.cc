@@ -39,7 +39,7 @@ UniqueFd Connect(int port) {
   return fd;
 }
 
-// The whole answer; "" if nobody listens.
+// The whole answer; "" if no server listens.
 std::string Get(int port, const std::string& path) {
   const UniqueFd fd = Connect(port);
   if (!fd.valid()) return "";

@@ -120,7 +120,7 @@ TEST(PageVersionsTest, OfAnAttachedRegionAnythingGoesUntilItIsWritten) {
   EXPECT_EQ(versions.Check(4, 0, true), Verdict::kFits);
 }
 
-// Against a map of sets: what each page may be.
+// Compares with a map of the versions that each page may have.
 TEST(PageVersionsTest, RandomChangesAgainstAModel) {
   std::mt19937_64 random(TestSeed());
   PageVersions versions;

@@ -50,7 +50,7 @@ class CheckpointDirTest : public ::testing::Test {
     return absl::MakeSpan(data_[mapping])
         .subspan(block * kCheckpointBlockBytes, manifest_.BytesOfBlock(mapping, block));
   }
-  // So many blocks that were not there, at most. Returns how many were written.
+  // Writes blocks that were not there, at most `most`. Returns how many were written.
   int WriteBlocks(CheckpointWriter* writer, int most = 1000) {
     int written = 0;
     for (size_t mapping = 0; mapping < data_.size(); ++mapping) {
