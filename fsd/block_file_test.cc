@@ -1,5 +1,5 @@
-// The one handle of a read or write: it ends before its start returns or on another thread, well or not, and serves
-// again.
+// The one handle of a read or write. It ends before its start returns or on another thread, with success or an error,
+// and serves again.
 
 #include "fsd/block_file.h"
 

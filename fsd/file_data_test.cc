@@ -63,7 +63,7 @@ TEST(PageSetTest, FarPagesAreFoundWithoutWalkingThere) {
   EXPECT_EQ(set.NextIn(0), PageSet::kNone);
 }
 
-// A store that fails when it is told to.
+// A store that fails on demand.
 class FailingStore : public BlockStore {
  public:
   absl::StatusOr<std::unique_ptr<BlockFile>> Create() override {
@@ -80,7 +80,7 @@ class FailingStore : public BlockStore {
   std::atomic<int> fail_writes{0};  // this many writes each write half and fail
   absl::Status failure = absl::UnavailableError("told to");
   absl::Status later_failure = failure;
-  bool relocates = false;  // a write succeeds that is tried again after UNAVAILABLE
+  bool relocates = false;  // a write that is tried again after UNAVAILABLE succeeds
   bool fail_reads = false;
   bool fail_trims = false;
   bool room_after_destroy = false;
@@ -292,7 +292,7 @@ TEST_F(FileDataTest, ALostFileFailsUntilItIsTruncated) {
   EXPECT_EQ(Read(4'990, 20), std::string(10, '\0')) << "holes need no store";
 }
 
-// A failed append may leave bytes behind the end. They are in the way of writes behind the end only.
+// A failed append may leave bytes behind the end. They hinder only writes behind the end.
 TEST_F(FileDataTest, WritesWithinTheFileDoNotWaitForItsTail) {
   EXPECT_EQ(Write(0, std::string(100'000, 'a')), Errno::kOk);
   blocks_.fail_writes = 1;

@@ -189,7 +189,7 @@ TEST_F(SmallRequestsTest, HandlesAreBoundedAndServeAgain) {
       adapter_.AwaitSmall();
       all.set_value();
     });
-    // Threads end them beside each other, all but one; and one in two fails.
+    // Threads end all but one of them concurrently, and one in two fails.
     std::vector<std::thread> enders;
     for (size_t first = 0; first < 4; ++first) {
       enders.emplace_back([&, first] {

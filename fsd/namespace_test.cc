@@ -68,7 +68,7 @@ TEST(DirectoryTest, AListingSeesWhatStaysExactlyOnce) {
   Directory::Entry entry{0, 0, {}};
   while (directory.Next(entry.cookie, &entry)) {
     if (entry.inode == 1) seen.insert(std::string(entry.name));
-    // Others come and go meanwhile, enough for the places to be closed up.
+    // Other names are added and removed meanwhile, enough for the places to be closed up.
     if (gone < 3'000) directory.Erase(absl::StrCat("goes", gone++));
     if (seen.size() % 7 == 0) directory.Insert(absl::StrCat("came", random()), 3);
     ASSERT_LT(directory.size(), 20'000u);

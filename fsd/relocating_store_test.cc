@@ -213,7 +213,7 @@ TEST(RelocatingStoreTest, AHandleGoesThroughToTheLayer) {
   EXPECT_EQ(got, pages);
 }
 
-// Each death of a server uses a layer up; there are not many.
+// Each death of a server uses up a layer, and there are few layers.
 TEST(RelocatingStoreTest, LayersAreNotUsedUpWhileNoServerIsThere) {
   Servers servers;
   const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
@@ -227,7 +227,7 @@ TEST(RelocatingStoreTest, LayersAreNotUsedUpWhileNoServerIsThere) {
   for (uint64_t i = 0; i < kPagesPerSpan; ++i) EXPECT_TRUE(file->Write(i * kPageBytes, page).ok());
 }
 
-// Nothing would lead back to them.
+// No later read would find these pages.
 TEST(RelocatingStoreTest, PagesBehindWhatWasReservedDoNotGoElsewhere) {
   Servers servers;
   const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));

@@ -35,7 +35,7 @@ class CompactorTest : public PageStoreTest {
   Reason Trim(ChunkRange range) {
     return store_.Trim(lease_.get(), {.region = kRegion, .epoch = 1, .range = range, .frames = frames_});
   }
-  // Writes pages until there is no room for more. Returns how many.
+  // Writes pages until there is no memory for more. Returns their number.
   uint64_t Fill() {
     uint64_t pages = 0;
     while (Write(RangeOf(pages), Page(pages)) == Reason::kOk) ++pages;
@@ -74,7 +74,7 @@ TEST_F(CompactorTest, ResidentMemoryFallsByWhatWasFreed) {
   for (uint64_t page = 0; page < pages; ++page) {
     ASSERT_EQ(Read(RangeOf(page)), page % 4 == 0 ? Page(page) : std::string(kPageBytes, '\0')) << page;
   }
-  // There is no more to gain.
+  // No memory is left to gain.
   const uint64_t moved = compactor_.counters().pages_moved;
   EXPECT_EQ(compactor_.Run(kAll, kNoDeadline), 0);
   EXPECT_LE(compactor_.counters().pages_moved, moved + 512);
@@ -92,7 +92,7 @@ TEST_F(CompactorTest, GivesBackWhatIsWantedAndNoMore) {
   EXPECT_EQ(compactor_.Run(5 * kMiB, kNoDeadline), 6 * kMiB);
   EXPECT_EQ(compactor_.Run(0, kNoDeadline), 0);
   EXPECT_EQ(compactor_.Run(2 * kMiB, kNoDeadline), 2 * kMiB);
-  // Time is up at once: nothing stays put aside.
+  // Time is up at once: no extent remains put aside.
   const uint64_t free_bytes = arena_->usage().free_bytes;
   compactor_.Run(kAll, 0);
   EXPECT_EQ(arena_->evacuating_extents(), 0);
@@ -151,7 +151,7 @@ TEST_F(CompactorTest, SealsAndChecksumsStay) {
       ASSERT_EQ(Trim(RangeOf(page)), Reason::kOk);
     }
   }
-  // One page's memory has changed. It must stay damaged.
+  // One page's memory has changed. The page must remain damaged.
   store_.ReadInPlace({.region = {kRegion, 0}, .range = RangeOf(1)},
                      [](const PageStore::Stored& stored) { *static_cast<char*>(stored.chunks[0].iov_base) ^= 4; });
   EXPECT_GT(compactor_.Run(kAll, kNoDeadline), 30 * kMiB);
@@ -200,7 +200,7 @@ TEST_F(CompactorTest, SpilledPagesComeBack) {
   const absl::StatusOr<uint64_t> left_bytes = spill.Run(8 * kMiB, kNoDeadline);
   if (absl::IsUnimplemented(left_bytes.status())) GTEST_SKIP() << left_bytes.status();
   ASSERT_TRUE(left_bytes.ok()) << left_bytes.status();
-  // Without swap, nothing leaves.
+  // Without swap, nothing is evicted.
   EXPECT_LE(*left_bytes, 10 * kMiB);
   EXPECT_EQ(ResidentBytes(), before - *left_bytes);
   for (uint64_t page = 0; page < pages; ++page) ASSERT_EQ(Read(RangeOf(page)), Page(page)) << page;
@@ -247,7 +247,7 @@ TEST_F(CompactorTest, AgreesWithAModel) {
       ASSERT_EQ(Read(RangeOf(page)), model.contains(page) ? model[page] : std::string(kPageBytes, '\0'));
     }
     if (i % 20'000 == 19'999) {
-      // Nearly all goes.
+      // Nearly all pages are trimmed.
       for (uint64_t at = 0; at + 10 < kPages; at += 10) {
         ASSERT_EQ(Trim({at * 8, 9 * 8}), Reason::kOk);
         model.erase(model.lower_bound(at), model.lower_bound(at + 9));
@@ -264,7 +264,7 @@ TEST_F(CompactorTest, AgreesWithAModel) {
   EXPECT_EQ(arena_->usage().frame_bytes, landing_.size() * kPageBytes);
 }
 
-// Others at work on a server that compacts. Each function is a thread's.
+// Other threads that use a server while it compacts. Each function runs in a thread of its own.
 class CompactorAndOthersTest : public CompactorTest {
  protected:
   static constexpr uint64_t kPages = 6'000;

@@ -53,7 +53,7 @@ TEST(FrameArenaTest, FreedMemoryGoesBackToTheHostAndIsFreeForAnySize) {
     for (FrameLoc frame; (frame = arena->Allocate(chunks)) != kNoFrame;) frames.push_back(frame);
     EXPECT_GT(frames.size() * chunks * kChunkBytes, free_before * 9 / 10) << chunks;
     for (const FrameLoc frame : frames) arena->Free(frame);
-    // Extents stay spare until they were not needed for a whole period.
+    // Extents remain spare until they were not needed for a whole period.
     const uint64_t spare = arena->usage().extent_bytes;
     EXPECT_GT(spare, free_before * 9 / 10);
     arena->ReleaseIdle(true);

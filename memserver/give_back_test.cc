@@ -49,8 +49,8 @@ class GiveBackTest : public PageStoreTest {
       ASSERT_EQ(store_.Trim(lease_.get(), {.region = kRegion, .epoch = 1, .range = RangeOf(page)}), Reason::kOk);
     }
   }
-  // The bytes that the server holds beside those that may go at once, with those that it never gives without a
-  // reservation.
+  // The bytes that the server holds, except those that it can free at once. Includes the slack that is never given
+  // without a reservation.
   uint64_t Taken() const {
     const ArenaUsage usage = arena_->usage();
     return usage.extent_bytes - arena_->SpareBytes() + usage.index_bytes + usage.fixed_bytes + kSlack;
@@ -126,7 +126,7 @@ TEST_F(GiveBackTest, WhatClientsHaveFreedDoesNotWaitForWhatTheyCannotGive) {
   for (; page < asked / kPageBytes; page += 5) Free(page, 1);
   Tick(allowed);
   EXPECT_EQ(give_back_->compactor().counters().pages_moved, 0u);
-  // Three quarters in all, and the rest never comes.
+  // Three quarters in all are freed, and the rest never is.
   for (page = 0; page < asked / kPageBytes; ++page) {
     if (page % 5 != 0 && page % 16 < 11) Free(page, 1);
   }
@@ -421,7 +421,7 @@ TEST_F(GiveBackTest, TheModesGoSoFar) {
       EXPECT_LT(Taken(), before - 20 * kMiB);
       EXPECT_GT(give_back_->given_back_bytes(), 20 * kMiB);
     }
-    // Nothing more is taken than was there, in any mode.
+    // The donor never takes more than before, in any mode.
     const uint64_t most = std::max(arena_->usage().ceiling_bytes, Taken());
     Store(4'000, nullptr, kRegion, 20'000);
     Tick(8 * kMiB);
@@ -487,7 +487,7 @@ TEST_F(GiveBackTest, TheAllowanceIsForWhatStaysAndEnds) {
   Tick(allowed);
   EXPECT_EQ(arena_->usage().ceiling_bytes, allowed);
   EXPECT_EQ(told(), arena_->usage().free_bytes);
-  // A little is not asked, and may grow until it is.
+  // A little is not asked back, and may grow until it is.
   Tick(Taken() - kMiB);
   EXPECT_EQ(give_back_->asked_back_bytes(), 0);
   EXPECT_EQ(told(), 0u);

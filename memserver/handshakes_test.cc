@@ -46,7 +46,7 @@ class HandshakesTest : public ::testing::Test {
                      });
     return UniqueFd(ends[0]);
   }
-  // The client's half, to its end. *session: if it ended well.
+  // The client's half, to its end. Sets *session if it ends well.
   absl::Status Shake(int fd, TlsSession* session = nullptr) {
     const auto context = certificates_.Load(TlsRole::kClient);
     TlsHandshake handshake(context.get(), fd, "localhost");

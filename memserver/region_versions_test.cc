@@ -40,7 +40,7 @@ struct ModelVersion : ModelState {
   VersionKeep keep{};
   uint64_t sealed_at = 0;
   std::set<LeaseId> holds;
-  bool ends = false;  // goes with its last hold
+  bool ends = false;  // is dropped with its last hold
 };
 
 struct Mode {
@@ -48,8 +48,8 @@ struct Mode {
   bool tight;  // versions yield for want of room
 };
 
-// Fixed seeds, so that a change that breaks something is what broke it. NRAM_SEED=N runs N alone, NRAM_SEEDS=N that
-// many from it on.
+// Fixed seeds, so that a failure comes from the change under test. NRAM_SEED=N runs N alone, NRAM_SEEDS=N that many
+// from it on.
 std::vector<uint64_t> Seeds() {
   const char* const first = std::getenv("NRAM_SEED");
   const char* const count = std::getenv("NRAM_SEEDS");
@@ -98,7 +98,7 @@ class Region {
     EXPECT_GT(seals_, 4 * kLimits.places);  // places were renumbered
   }
 
-  // Everything goes; the account must be as in the beginning.
+  // All is removed; the account must be as in the beginning.
   void End() {
     if (random_() % 2 == 0) {
       versions_->Drop(VersionNumber{0}, kVersionNumberMax, /*force=*/true);
@@ -191,7 +191,7 @@ class Region {
     head_.DropIfEmpty(page);
   }
 
-  // Others have taken all there is.
+  // Others have taken all memory.
   void WriteWithoutRoom() {
     account_.SetLimit(0);
     Write();
@@ -351,7 +351,7 @@ class Region {
     yields_asked_ += before - versions_->List().size();
   }
 
-  // The oldest ones may have gone, and no others.
+  // The oldest ones may have yielded, and no others.
   void FollowYields() {
     const std::vector<StoredVersion> list = versions_->List();
     while (model_versions_.size() > list.size()) {
@@ -509,7 +509,7 @@ class Region {
     }
     return bytes + arena_->usage().index_bytes - index_before_ - BytesBesideHead();
   }
-  // Index that is not the head's, once deltas are gone.
+  // The index bytes that are not the head's, once deltas are dropped.
   uint64_t BytesBesideHead() const { return versions_ != nullptr ? BytesWithoutDeltas() : 0; }
   uint64_t BytesWithoutDeltas() const {
     ArenaAccount account(arena_);

@@ -122,7 +122,7 @@ TEST_F(SpanGenerationTest, ATrimOfManySpansRaisesAllOrStops) {
 
 TEST_F(SpanGenerationTest, ARefusedWriteSaysHowManyPagesItStored) {
   ASSERT_EQ(WriteAt(2, {0, 8}, 'a', IfAbsent::kCreate), Reason::kOk);
-  // An empty span beside.
+  // An empty span beside it.
   ASSERT_EQ(WriteAt(2, {kChunksPerSpan, 8}, '\0', IfAbsent::kCreate), Reason::kOk);
   uint64_t index_bytes = 0;
   std::vector<FrameLoc> taken;
@@ -155,7 +155,7 @@ TEST_F(SpanGenerationTest, ARefusedWriteSaysHowManyPagesItStored) {
   EXPECT_EQ(stored_pages_, 8u);
 }
 
-// Against the rule of adr/0014, said simply.
+// The rule of adr/0014, in plain code.
 TEST_F(SpanGenerationTest, AgreesWithAModel) {
   struct Span {
     uint32_t generation = 0;

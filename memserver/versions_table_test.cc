@@ -126,7 +126,7 @@ TEST_F(VersionsTableTest, HoldsEndWithTheirLease) {
   EXPECT_EQ(Numbers(), Versions{}) << "it was dropped already";
 }
 
-// The page's index stays, and its frame was paid for.
+// The page's index remains, and its frame was paid for.
 TEST_F(VersionsTableTest, AKeepingTrimReservesTheFrameOnly) {
   ASSERT_TRUE(arena_->Reserve(8, &lease_->reservation));
   WritePages(1, 'a');
@@ -363,7 +363,7 @@ TEST_F(VersionsTableTest, NothingYieldsInVain) {
     reason = WritePage(page, 'x', other.get(), kOther);
   }
   EXPECT_EQ(reason, Reason::kFull);
-  // Nor is one that has as many regions as it may have.
+  // Nor do they help a tenant at its limit of regions.
   other_.account.SetLimit(ArenaAccount::kNoLimit);
   other_.regions.SetLimit(1);
   EXPECT_EQ(store_.Create(other.get(), RegionId{44}, 1, true), Reason::kFull);
@@ -383,7 +383,7 @@ TEST_F(VersionsTableTest, ARegionIsCreatedWhereVersionsAreInTheWay) {
   EmptyAll();
 }
 
-// Without that it would be taken over in part, and its former owner shut out for nothing.
+// Otherwise it would be taken over in part, and its former owner shut out for nothing.
 TEST_F(VersionsTableTest, ARegionIsTakenOverWhereVersionsAreInTheWay) {
   constexpr uint64_t kPages = 500;
   WritePages(kPages, 'a');

@@ -1,4 +1,4 @@
-// The external sort against sort(1): same bytes out, whatever comes in.
+// The external sort against sort(1): the same bytes out for any input.
 
 #include "sort/external_sort.h"
 
@@ -330,7 +330,7 @@ TEST_F(ExternalSortTest, MoreFilesThanMayBeOpen) {
 TEST_F(ExternalSortTest, WhatCannotBeRenamedStays) {
   Put("in", "b\na\n");
   SortOptions options = Options();
-  // It comes to be in the way after the output was opened.
+  // A directory gets in the way after the output was opened.
   options.on_progress = [this](const SortProgress&) { (void)mkdir(Path("out").c_str(), 0700); };
   const absl::Status status = ExternalSort(options).status();
   EXPECT_FALSE(status.ok());
@@ -349,7 +349,7 @@ TEST_F(ExternalSortTest, ThreadsLeaveRoomForLines) {
   EXPECT_EQ(ChooseSortThreads(SortOptions::kMemoryMin, 1), 1);
   SortOptions options = Options();
   options.threads = ChooseSortThreads(options.memory_bytes, 64);
-  // Of these each may be the one that a workspace ends in.
+  // Each of them may be the line in which a workspace ends.
   std::string text;
   for (int i = 0; i < 40; ++i) text += std::string(100'000, static_cast<char>('a' + i % 20)) + "\n";
   Put("in", text);
@@ -440,7 +440,7 @@ TEST_F(ExternalSortTest, BadInputIsToldAndTheOutputStays) {
   fails(options, absl::StatusCode::kCancelled, "interrupted");
 }
 
-// A scratch that fails at a random transfer: the error comes out, nothing else happens.
+// A scratch that fails at a random transfer: the sort returns the error and does nothing else.
 class FailingScratch : public Scratch {
  public:
   FailingScratch(std::unique_ptr<Scratch> real, std::atomic<int>* left) : real_(std::move(real)), left_(left) {}
@@ -473,7 +473,7 @@ TEST_F(ExternalSortTest, AnErrorOfTheScratchEndsIt) {
   Put("in", RandomLines(4'000'000));
   int failed = 0;
   for (int round = 0; round < kRounds; ++round) {
-    // Some are more than there are; the first one fails in any case.
+    // Some numbers are beyond the last transfer; the first one fails in any case.
     std::atomic<int> left{static_cast<int>(random_() % (round == 0 ? 50 : 1'500))};
     SortOptions options = Options();
     options.open_scratch = [&]() -> absl::StatusOr<std::unique_ptr<Scratch>> {

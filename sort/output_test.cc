@@ -113,7 +113,7 @@ TEST_P(OutputTest, AclAndAttributesAreHandedOn) {
     unlink(path_.c_str());
     Make(owner, owner, 0640, acl);
     ASSERT_EQ(setxattr(path_.c_str(), "user.note", "x", 1, 0), 0) << strerror(errno);
-    // cap_net_raw; a right of the program that was there.
+    // cap_net_raw; a right of the program in the former file.
     const uint32_t capability[] = {0x02000000, 1 << 13, 0, 0, 0};
     ASSERT_EQ(setxattr(path_.c_str(), "security.capability", capability, sizeof capability, 0), 0) << strerror(errno);
     EXPECT_EQ(RunAs(owner, owner, [&] { return Replace(path_); }), 0);

@@ -1,5 +1,5 @@
-// MemoryBalance on simulated hosts: steps, ramps, sawteeth, noise, stalls. And the reader of stalls on files of its
-// own.
+// MemoryBalance on simulated hosts: steps, ramps, sawteeth, noise, stalls. The reader of stalls runs on files of the
+// test's own.
 
 #include "base/host/memory_balance.h"
 
@@ -24,8 +24,7 @@ constexpr uint64_t kTotal = 4 * kGiB;
 constexpr uint64_t kReserve = 256 * kMiB;
 constexpr uint64_t kBand = kReserve / 4;
 
-// A host whose other programs take what `demand` says at each time, beside a caller that keeps to the answer as fast as
-// it can.
+// A host whose other programs use `demand(seconds)` bytes. The caller beside them follows the answer as fast as it can.
 class SimHost {
  public:
   using Demand = std::function<uint64_t(double seconds)>;
@@ -121,7 +120,7 @@ TEST(MemoryBalanceTest, AStepIsAnsweredAtOnceAndGrownIntoAfterCalm) {
   ASSERT_GT(host.own(), 2 * kGiB);
   for (int round = 0; round < 5; ++round) {
     busy = true;
-    // Demand of others beyond all that is there does not show at first.
+    // The others' demand beyond the available memory does not show at first.
     const int before = host.samples();
     while (host.Sample().available_bytes < kReserve / 2) {
       host.Step();
@@ -180,7 +179,7 @@ TEST(MemoryBalanceTest, WhatOthersHaveToGiveBackFirstIsNotAskedForAtEachLook) {
     } else {
       EXPECT_EQ(asked, (std::vector<uint64_t>{2, 2, 2, 4, 4, 4, 8}));
     }
-    // The next time it begins anew.
+    // The next round begins anew.
     for (int i = 0; i < 50; ++i) update(kGiB);
     EXPECT_EQ((3 * kGiB - update(0)) / kReserve, 2u);
   }
@@ -355,7 +354,7 @@ TEST(MemoryStallsTest, ReadsTheMachineAndTheCgroup) {
 
 TEST(PressureTriggerTest, ADeadlineEndsTheWait) {
   PressureTrigger trigger = PressureTrigger::Open();
-  // Whether it fires is the machine's business.
+  // The test does not depend on whether the trigger fires.
   (void)trigger.WaitUntil(-1, DeadlineAfterMs(1));
   PressureTrigger none;
   EXPECT_FALSE(none.active());

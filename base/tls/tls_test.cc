@@ -210,7 +210,7 @@ TEST_F(TlsTest, FilesAreCheckedAndNamed) {
   EXPECT_THAT(std::string(TlsFiles::In(directory_, TlsRole::kClient).status().message()), HasSubstr("ca.pem"));
 }
 
-// Whatever a file holds while it is written, the certificates that were good stay.
+// The good certificates remain in use, whatever a file holds while it is written.
 TEST_F(TlsTest, ChangedFilesAreTakenWhenTheyFit) {
   const auto server = Load(TlsRole::kServer);
   const auto client = Load(TlsRole::kClient);
@@ -521,7 +521,7 @@ TEST_F(TlsTest, AServerOfSomethingElseIsNotTaken) {
   }
 }
 
-// A ClientHello that comes in pieces without end.
+// A ClientHello in pieces without end.
 TEST_F(TlsTest, AHandshakeHasABound) {
   Pair pair;
   const auto context = Load(TlsRole::kServer);

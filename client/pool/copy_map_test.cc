@@ -1,4 +1,4 @@
-// The questions of repair to a region's map, and its notes there; by hand, without servers.
+// The questions of repair to a region's map, and its notes there; driven by hand, without servers.
 
 #include "client/pool/copy_map.h"
 
@@ -30,7 +30,7 @@ constexpr int kServers = 6;
 Life LifeAt(uint16_t server) { return {server, 100u + server}; }
 ChunkRange Page(uint64_t page) { return {page * kChunksPerPage, kChunksPerPage}; }
 
-// A region of two copies on six servers that store every message, but for those that are silent.
+// A region of two copies on six servers. Each server stores every message, except the silent ones.
 class CopyMapTest : public ::testing::Test {
  protected:
   void Place(uint64_t span, const std::vector<uint16_t>& servers) {
@@ -116,7 +116,7 @@ class CopyMapTest : public ::testing::Test {
   std::vector<uint16_t> ServersOf(const ReplicaHosts& replica_hosts) const {
     return ServersOf(std::vector<uint16_t>(replica_hosts.begin(), replica_hosts.end()));
   }
-  // Its copies can be asked no more, for so long that they are to be replaced.
+  // The server's copies have been unreachable long enough to be replaced.
   void GoAway(uint16_t server) { donors_[server] = {Standing::kAway, false}; }
 
   CopyMap map_{2};
@@ -239,7 +239,7 @@ TEST_F(CopyMapTest, CopiesLeaveWhenEnoughOthersStay) {
   EXPECT_EQ(HealthOf(0), Health::kInSync);
   donors_[1] = {};
   EXPECT_EQ(Plan(0).need, Need::kNothing);
-  // A stale copy that nobody needs.
+  // A stale copy that is not needed.
   WriteWithout(0, {1});
   EXPECT_THAT(map_.ServersOf(0), UnorderedElementsAre(0, 2));
   plan = Plan(0);
@@ -313,7 +313,7 @@ TEST_F(CopyMapTest, ACopyThatMissesAChangeDoesNotCatchUpAnyMore) {
   EXPECT_EQ(Flip(0, joining), StepKind::kUnanswered);
   EXPECT_FALSE(map_.IsInSync(0, joining));
   EXPECT_THAT(Plan(0).stale, ElementsAre(LifeAt(2)));
-  // It joins again, in another generation: what it has of this one must go.
+  // It joins again, in another generation: its pages of this one must be removed.
   const uint32_t former = GenerationOf(0);
   EXPECT_EQ(Join(0, 2), joining);
   EXPECT_EQ(GenerationOf(0), former) << "not outside of the gate";
@@ -436,7 +436,7 @@ TEST_F(CopyMapTest, ASpanThatHoldsNothingKeepsItsPlaceForReservedRoom) {
   EXPECT_FALSE(map_.Unplace(0)) << "it is a hole already";
 }
 
-// Its answer is lost: what that server has kept must not come to light, so a trim is sent there.
+// The answer is lost. A value that the server may have stored must not be read later, so a trim is sent there.
 TEST_F(CopyMapTest, AWriteThatIsRefusedByOneAndMayBeDoneByAnotherLeavesADoubt) {
   for (const bool may_hold : {false, true}) {
     const uint64_t span = may_hold ? 1 : 0;
@@ -471,7 +471,7 @@ TEST_F(CopyMapTest, ALateAnswerSaysNothingOfAnotherPlace) {
   ASSERT_TRUE(map_.Unplace(0));
   Place(0, {0, 1});
   map_.NoteAnswered(0, legs[0]);
-  // The server's data of the former place must go before it counts: the next change creates the span anew.
+  // The server's data of the former place must be removed before it counts: the next change creates the span anew.
   CopiedChange next(Kind::kData);
   CopyMap::Legs now;
   ASSERT_EQ(map_.Next(0, &next, /*in_time=*/true, {}, &now).kind, StepKind::kSend);
@@ -497,7 +497,7 @@ TEST_F(CopyMapTest, APageThatIsLostIsLostAlone) {
   bool unsettled = false;
   EXPECT_EQ(map_.LookForRead(Page(first + 3), &legs, &unsettled), CopyMap::ReadState::kLost);
   EXPECT_EQ(map_.LookForRead(Page(first + 5), &legs, &unsettled), CopyMap::ReadState::kPlaced);
-  // A change that does not cover it does not bring it back, nor does one that failed.
+  // Neither a change that does not cover the page nor a failed one makes it readable again.
   Write(2, {first, first + 3});
   CopiedChange late(Kind::kData);
   EXPECT_EQ(map_.Next(2, &late, /*in_time=*/false, {first + 3, first + 4}, &legs).kind, StepKind::kSend);
@@ -549,7 +549,7 @@ TEST_F(CopyMapTest, ALostSpanThatWasTrimmedWholeIsNoLoss) {
   EXPECT_FALSE(map_.HasLoss());
 }
 
-// The next owner would take it for the span.
+// The next owner would take the copy for the span.
 TEST_F(CopyMapTest, ALostSpanWithACopyThatHasMissedSomethingStaysLost) {
   PlaceAndWrite(0, {0, 1});
   WriteWithout(0, {1});

@@ -1,4 +1,4 @@
-// A pool of a thousand names, of which half are dead: which sessions are awake. Servers are made up; no network.
+// A pool of a thousand names, half of them dead: which sessions are awake. The servers are made up; no network.
 
 #include "client/pool/live_members.h"
 
@@ -36,7 +36,7 @@ class FakeTransport : public Transport {
   std::atomic<bool> up_{true};
 };
 
-// The session is asked what it wants until it wants nothing more; each answer comes at once.
+// Runs the session's actions until it wants none; each answer arrives at once.
 class FakeDriver : public SessionDriver {
  public:
   FakeDriver(ServerSession* session, bool is_alive, uint64_t free_bytes) : session_(session) {
@@ -125,7 +125,7 @@ class LiveMembersTest : public ::testing::Test, private LiveMembers::Host {
   uint64_t free_bytes_ = 0;
   std::vector<std::unique_ptr<SessionDriver>> drivers_;
   std::atomic<size_t> driven_{0};
-  std::atomic<int> no_threads_{0};  // so often a session cannot be driven
+  std::atomic<int> no_threads_{0};  // the number of next sessions that cannot be driven
   std::unique_ptr<LiveMembers> live_;
 };
 
@@ -192,7 +192,7 @@ TEST_F(LiveMembersTest, InASmallPoolAllAreAwake) {
   EXPECT_EQ(driven_, kAllAwakeMax);
 }
 
-// Says the same again and again, in no time.
+// Gives the same answer again and again, in no time.
 class FakeSource : public MemberSource {
  public:
   explicit FakeSource(std::vector<Member> members) : members_(std::move(members)) {}
@@ -221,7 +221,7 @@ TEST_F(LiveMembersTest, AListOfWhichNothingIsAcceptedIsNoWord) {
   EXPECT_EQ(sessions_.size(), 3u);
 }
 
-// Between the look for a place and the look for whom to wait for, all servers may come back.
+// All servers may return between the search for a place and the choice of a server to wait for.
 TEST(PlacingTest, WhoComesBackInTheMiddleIsNotTakenForFull) {
   const PoolOptions options;
   ChangeGate gate;

@@ -116,8 +116,8 @@ TEST(SpanCopiesTest, ACopyJoinsAndCatchesUp) {
   EXPECT_TRUE(span.unsettled());
 }
 
-// A register in a span of up to four copies on servers that follow the rule of adr/0014, whose messages are executed or
-// not, and answered or not. One operation at a time, as the gate makes those that overlap.
+// A register in a span of up to four copies on servers that follow the rule of adr/0014. Messages are executed or not,
+// and answered or not. One operation runs at a time, as the gate orders those that overlap.
 class Model {
  public:
   explicit Model(uint64_t seed) : random_(seed) { Place(); }
@@ -175,7 +175,7 @@ class Model {
     possible_ = {0};
   }
 
-  // A message with a value, or that only raises.
+  // A message with a value, or one that only raises the generation.
   Answer Send(int copy, SpanGeneration generation, std::optional<int> value, bool creates = false) {
     Server& server = servers_[copy];
     const bool arrives = Random(100) >= trouble_;
@@ -233,7 +233,7 @@ class Model {
         if ((span_.changed() >> copy & 1) == 0) continue;
         const Answer answer = Send(copy, span_.GenerationFor(copy), value);
         if (answer.stored && answer.answered) stored |= 1u << copy;
-        // One that catches up and has no leaf yet refuses: it misses the change.
+        // A copy that catches up and has no leaf yet refuses: it misses the change.
         EXPECT_FALSE(answer.other_generation && span_.state(copy) == CopyState::kInSync);
       }
       any_answer = any_answer || stored != 0;
@@ -259,7 +259,7 @@ class Model {
       ASSERT_EQ(servers_[copy].generation, Raw(span_.generation())) << "a copy in sync refuses a read";
       const int value = servers_[copy].value;
       ASSERT_TRUE(possible_.count(value)) << "copy " << copy << " has " << value;
-      // From now on it is this one, on all copies.
+      // From now on the value is this one, on all copies.
       possible_ = {value};
       ++reads_;
     }
@@ -299,7 +299,7 @@ class Model {
     span_.EndJoin(copy, raised.stored && raised.answered);
   }
 
-  // Whoever asks a copy that is not in sync for the owner's generation is refused.
+  // A read with the owner's generation is refused by a copy that is not in sync.
   void CheckOthersRefuse() {
     if (span_.doubtful()) return;
     for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
@@ -311,7 +311,7 @@ class Model {
   std::mt19937_64 random_;
   SpanCopies span_;
   std::array<Server, SpanCopies::kMost> servers_;
-  std::set<int> possible_;  // what a read may return
+  std::set<int> possible_;  // the values that a read may return
   int last_value_ = 0;
   uint16_t next_replica_host_ = 100;
   uint64_t trouble_ = 0;  // of a hundred messages and answers, so many are lost

@@ -9,7 +9,7 @@
 namespace nram::sim {
 
 void CopiesWorld::Send(Operation* operation, Message message) {
-  // Some of what was given up never comes.
+  // A part of the messages that were given up never arrives.
   if (messages_.size() > 60) messages_.remove_if([](const Message& old) { return old.sender == nullptr; });
   message.sender = operation;
   message.connection = replica_hosts_[message.replica_host].connection;
@@ -26,7 +26,7 @@ void CopiesWorld::Deliver() {
   ReplicaHost& at = replica_hosts_[message.replica_host];
   if (!at.alive || message.connection < at.newest_heard) return Answer(message, CopiedChange::End::kMissed, 0);
   if (storm_ && Random(2) == 0) {
-    if (message.sender == nullptr) return;  // it never comes
+    if (message.sender == nullptr) return;  // it never arrives
     messages_.push_back(message);
     return Break(message.replica_host);
   }
@@ -47,7 +47,7 @@ void CopiesWorld::Deliver() {
     at.generation = message.generation;
     for (int b = 0; b < message.count; ++b) at.values[message.first + b] = message.value;
   }
-  // An answer that is lost breaks the connection.
+  // A lost answer breaks the connection.
   if (!calm_ && Random(storm_ ? 2 : 12) == 0) {
     messages_.push_front(message);
     messages_.front().connection = -1;  // executed already
@@ -105,7 +105,7 @@ void CopiesWorld::Break(uint16_t replica_host) {
 }
 
 void CopiesWorld::Kill() {
-  // Not the last one in sync: then all is lost, which is another test's.
+  // Not the last one in sync: then all is lost, which another test covers.
   const int copy = static_cast<int>(Random(SpanCopies::kMost));
   if (span_.state(copy) == CopyState::kAbsent) return;
   const uint16_t replica_host = span_.replica_host(copy);
@@ -115,7 +115,7 @@ void CopiesWorld::Kill() {
   ++totals_->deaths;
   replica_hosts_[replica_host].alive = false;
   if (Random(2) == 0) {
-    // Nobody hears of it for a while.
+    // The owner does not learn of it for a while.
     ++totals_->silent_deaths;
     deaths_.emplace_back(replica_host, 1 + static_cast<int>(Random(200)));
     return;

@@ -31,7 +31,7 @@ void CopiesWorld::Start(Operation::Kind kind) {
   }
   switch (kind) {
     case Operation::Kind::kRead:
-      operation->block = static_cast<int>(Random(SpanCopies::kMost));  // where it looks first
+      operation->block = static_cast<int>(Random(SpanCopies::kMost));  // the copy that it reads first
       return SendRead(operation);
     case Operation::Kind::kRepair:
       return BeginRepair(operation);
@@ -148,7 +148,7 @@ void CopiesWorld::LookAtRead(Operation* operation) {
     in_sync = in_sync || span_.replica_host(std::countr_zero(rest)) == operation->replica_host;
   }
   if (span_.doubtful() || (!operation->answered && span_.unsettled())) {
-    // Somebody settles it; the read comes again.
+    // A settle begins; then the read tries again.
     Start(Operation::Kind::kSettle);
     return Enter(operation, GatePlace::Kind::kLook, operation->first, 1, &CopiesWorld::SendRead);
   }

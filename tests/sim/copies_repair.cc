@@ -10,7 +10,7 @@ namespace nram::sim {
 
 void CopiesWorld::BeginRepair(Operation* operation) {
   if (repairing_ || span_.in_sync() == 0) return End(operation);
-  // The same life that missed something, or a new one.
+  // The same life that missed a message, or a new one.
   uint16_t replica_host = NewReplicaHost();
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
     if (span_.state(copy) == CopyState::kStale && replica_hosts_[span_.replica_host(copy)].alive && Random(2) == 0) {
@@ -21,7 +21,7 @@ void CopiesWorld::BeginRepair(Operation* operation) {
       break;
     }
   }
-  // Or one that has left: what is to free the leftover may still be on its way.
+  // Or one that has left: the message that frees the leftover may still be on its way.
   if (Random(3) == 0) {
     const auto former = static_cast<uint16_t>(Random(replica_hosts_.size()));
     if (replica_hosts_[former].alive && PlaceOf(former) < 0) {
@@ -74,7 +74,7 @@ void CopiesWorld::CopyBlock(Operation* operation) {
 void CopiesWorld::ReadBlock(Operation* operation) {
   if (!StillJoining(*operation) || span_.in_sync() == 0) return EndRepair(operation);
   if (span_.doubtful() || span_.unsettled()) {
-    // The block once more, after that.
+    // The block is copied once more, after that.
     LeaveGate(operation);
     Start(Operation::Kind::kSettle);
     return CopyBlock(operation);
@@ -160,7 +160,7 @@ void CopiesWorld::NoteLeft(const std::vector<uint16_t>& before) {
     some_left = true;
     ++totals_->left;
   }
-  // Nobody has died since the flip began.
+  // No server has died since the flip began.
   if (some_left && AliveInSync() == 0) failure_ = "a copy has left, and no other that counts is alive: " + Describe();
 }
 

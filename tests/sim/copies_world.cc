@@ -26,7 +26,7 @@ std::string CopiesWorld::Run(int steps) {
   for (int i = 0; i < steps && IsOn(); ++i) Step(i);
   for (const auto& death : deaths_) Bury(death.first);
   deaths_.clear();
-  // The quiet phase: everything arrives, all ends, and all copies in sync are the same.
+  // The quiet phase: everything arrives, all operations end, and all copies in sync are the same.
   calm_ = true;
   for (int i = 0; i < 4'000 && failure_.empty() && !operations_.empty(); ++i) Step(i);
   if (failure_.empty() && !operations_.empty()) {
@@ -84,7 +84,7 @@ void CopiesWorld::Step(int number) {
   storm_ = !calm_ && (storm_ ? Random(60) != 0 : Random(200) == 0);
   gate_->Tick(number);
   for (const auto& operation : operations_) --operation->left;
-  // Whoever waits for an answer too long breaks the connection.
+  // An operation that waits too long for an answer breaks the connection.
   for (auto it = messages_.begin(); it != messages_.end(); ++it) {
     if (it->sender != nullptr && it->sender->left < -200) {
       Break(it->replica_host);
