@@ -38,7 +38,7 @@ class ArgParser {
   // Accepts lo..hi; the message names both.
   void Integer(absl::string_view name, int64_t lo, int64_t hi, int64_t* target, const FlagHelp& help = {});
   void ByteSize(absl::string_view name, uint64_t lo, uint64_t hi, uint64_t* target, const FlagHelp& help = {});
-  // A value of any other form. `parse` returns INVALID_ARGUMENT and says what is accepted.
+  // A value of any other form. `parse` returns INVALID_ARGUMENT and names the accepted forms.
   void Custom(absl::string_view name, std::function<absl::Status(absl::string_view)> parse, const FlagHelp& help = {});
   // A flag that may be given several times; `parse` is called each time.
   void Repeated(absl::string_view name, std::function<absl::Status(absl::string_view)> parse,

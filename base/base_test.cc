@@ -196,7 +196,7 @@ TEST(WriteFileTest, FollowsNoLinkOfAnother) {
   ASSERT_TRUE(mkdir(directory.c_str(), 0755) == 0 || errno == EEXIST);
   const std::string victim = directory + "/victim";
   ASSERT_TRUE(WriteFileAtomically(victim, "dear").ok());
-  // Whatever it may name the file beside it, as far as one can guess, and the file itself.
+  // Links in place of the file itself, and of every name that an attacker may guess for the temporary file beside it.
   const std::string path = directory + "/pid";
   std::vector<std::string> links = {path};
   for (const char* suffix : {"", ".0", ".1"}) {
@@ -230,7 +230,7 @@ TEST(HostMemoryTest, ACgroupLimitNarrowsIt) {
   EXPECT_EQ(memory.total_bytes, 1048576);
   EXPECT_EQ(memory.available_bytes, 524288 + 4096);
   EXPECT_EQ(memory.idle_bytes, 524288);
-  // So does that of a group above it.
+  // The limit of a parent group counts, too.
   ASSERT_TRUE(WriteFileAtomically(root + "/proc/self/cgroup", "4:memory:/job/step/task\n").ok());
   EXPECT_EQ(ReadHostMemory(root)->total_bytes, 1048576);
   EXPECT_EQ(ReadHostMemory(root)->available_bytes, 524288 + 4096);

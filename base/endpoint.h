@@ -24,10 +24,10 @@ struct Endpoint {
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 
-// A Unix socket, or an address of the loopback network: nobody else's machine, unless somebody forwards it (ssh -L).
+// A Unix socket, or an address of the loopback network: never another machine, unless it is forwarded (ssh -L).
 bool IsThisMachine(const Endpoint& endpoint);
 
-// A host without a port gets `default_port`. INVALID_ARGUMENT says what is accepted.
+// A host without a port gets `default_port`. INVALID_ARGUMENT names the accepted forms.
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text, int default_port);
 
 struct SocketAddress {
@@ -38,12 +38,12 @@ struct SocketAddress {
 // getaddrinfo, or a test's. freeaddrinfo frees the result.
 using HostLookup = std::function<int(const char* host, const char* port, const addrinfo* hints, addrinfo** found)>;
 
-// Looks the host up; addresses in digits need no lookup. Of several addresses it takes:
-//   with a deadline     the first where somebody answers, or the last if nobody does
+// Looks the host up; numeric addresses need no lookup. If it has several addresses, the call takes:
+//   with a deadline     the first address that accepts a connection, or the last if none does
 //   without a deadline  the first; the lookup itself has 10 seconds
-// Each name is looked up on a thread of its own, because the system's resolver knows no deadline. The thread may
-// outlive the call; at most 16 hang at once. UNAVAILABLE: the name is not known, the path is bad, or too many lookups
-// hang. DEADLINE_EXCEEDED.
+// A thread of its own looks each name up, because the system's resolver has no deadline. The thread may outlive the
+// call; at most 16 hang at once. UNAVAILABLE: the name is not known, the path is bad, or too many lookups hang.
+// DEADLINE_EXCEEDED.
 absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint, int64_t deadline_ns = 0,
                                               const HostLookup& lookup = &getaddrinfo);
 

@@ -8,7 +8,7 @@
 
 namespace nram {
 
-// Lets threads wait for a condition that no lock guards. It costs whoever changes the condition one load while nobody
+// Lets threads wait for a condition that no lock guards. A change of the condition costs one load while no thread
 // waits, and never allocates. Thread-safe.
 //
 //   waiting:    const uint32_t seen = event.Prepare();
@@ -16,7 +16,7 @@ namespace nram {
 //   changing:   make the condition true; event.Notify();
 //
 // The condition is read and changed by sequentially consistent operations: either the waiting thread sees the change,
-// or the changing thread sees that somebody waits.
+// or the changing thread sees the waiter.
 class EventCount {
  public:
   // Announces that this thread is about to wait. Cancel() or WaitUntil() must follow.

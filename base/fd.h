@@ -9,7 +9,7 @@
 
 namespace nram {
 
-// Owns a file descriptor. Move-only; move-assignment closes what was held. A raw int elsewhere is always borrowed.
+// Owns a file descriptor. Move-only; move-assignment closes the previous one. A raw int elsewhere is always borrowed.
 class UniqueFd {
  public:
   UniqueFd() = default;

@@ -1,8 +1,8 @@
 #ifndef NRAM_BASE_FILE_H_
 #define NRAM_BASE_FILE_H_
 
-// Small files as a whole: what the kernel says in /proc and /sys, and what processes leave for each other. All calls
-// block for as long as the file's system does, and any number of threads may make them at the same time.
+// Small files as a whole: the kernel's in /proc and /sys, and those that processes leave for each other. All calls
+// block for as long as the file system does, and any number of threads may make them at the same time.
 
 #include <cstdint>
 #include <optional>

@@ -12,7 +12,7 @@
 
 namespace nram {
 
-// Owns an anonymous memory mapping. Move-only; move-assignment unmaps what was held.
+// Owns an anonymous memory mapping. Move-only; move-assignment unmaps the previous one.
 class Mapping {
  public:
   Mapping() = default;
@@ -28,7 +28,7 @@ class Mapping {
   }
   ~Mapping() { Unmap(); }
 
-  // Reserves `bytes` of address space, zero-filled on first touch and charged to nobody before that.
+  // Reserves `bytes` of address space, zero-filled on first touch and not charged before that.
   // `align` is a power of two, `protection` as mmap's. Errors: as mmap's.
   static absl::StatusOr<Mapping> Anonymous(size_t bytes, size_t align = 4096, int protection = PROT_READ | PROT_WRITE) {
     const size_t whole = bytes + (align > 4096 ? align : 0);

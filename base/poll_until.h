@@ -13,7 +13,7 @@ namespace nram {
 inline void SleepMs(int64_t ms) { (void)poll(nullptr, 0, static_cast<int>(ms)); }
 
 // Calls `done` every `every_ms` until it returns true or `deadline_ns` on the monotonic clock has passed. Calls it at
-// least once, and returns what it returned last.
+// least once, and returns its last result.
 //
 // Only for changes that no thread can signal: a file that another process writes, a lock of flock(2), a table of the
 // kernel's, or the end of a teardown that happens once. Other changes that this process makes have a CondVar, an

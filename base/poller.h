@@ -16,8 +16,8 @@
 namespace nram {
 
 // Waits for its clients' descriptors and calls the clients when these are ready. The clients are a pool's connections,
-// while calls are under way that nobody waits for. The poller has a thread of its own; or a program's threads do its
-// work beside what they wait for themselves (Watch, Drive), which saves waking another thread for each reply.
+// while asynchronous calls are under way. The poller has a thread of its own; or a program's threads do its work beside
+// their own waits (Watch, Drive), which saves waking another thread for each reply.
 class Poller {
  public:
   // Its methods are called on the poller's thread, or on a thread that drives the poller.
@@ -28,7 +28,7 @@ class Poller {
     virtual void OnReady() = 0;
     // Now and then, so that deadlines pass.
     virtual void OnTick(int64_t now_ns) = 0;
-    // Sends what was put off by Defer; on the thread that drives. Must not block.
+    // Sends the messages that Defer put off; on the thread that drives. Must not block.
     virtual void OnFlush() {}
   };
 
@@ -51,7 +51,7 @@ class Poller {
   // Drives until something is ready, `timeout_ms` have passed, or a signal comes. True if the watched descriptor is
   // readable or broken.
   bool Drive(int timeout_ms);
-  // Lets a thread send in groups what it has to send between two calls of Drive. True: client->OnFlush() is called
+  // Lets a thread group its messages between two calls of Drive. True: client->OnFlush() is called
   // before this thread waits or stops driving. False: the calling thread does not drive, or 16 other clients wait for
   // it already; the client must send at once. Takes no lock, so the caller may hold its own.
   bool Defer(Client* client);
@@ -74,7 +74,7 @@ class Poller {
   template <typename Callback>
   void Call(Client* client, const Callback& callback);
 
-  // The next three are for whoever drives.
+  // The next three are the driving thread's.
   SpinPolicy spin_;
   std::array<Client*, kEventsMax> deferred_{};
   size_t deferred_count_ = 0;

@@ -41,8 +41,8 @@ struct SpinOptions {
   }
 };
 
-// To be called between two looks at a socket: a look takes the socket's lock, which the thread that delivers to the
-// socket needs.
+// Call it between two looks at a socket: a look takes the socket's lock, which the thread that delivers to the socket
+// needs.
 inline void SpinPause() { __builtin_ia32_pause(); }
 
 // Decides for one waiter how long its next wait may poll: up to the limit while waits usually end about that soon, else

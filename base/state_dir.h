@@ -1,8 +1,8 @@
 #ifndef NRAM_BASE_STATE_DIR_H_
 #define NRAM_BASE_STATE_DIR_H_
 
-// The state directory of a user: it tells commands which local pool, mounts and swap areas there are. Whoever may write
-// to it decides which servers are trusted and which processes are ended, so it is checked before it is believed.
+// The state directory of a user: it tells commands which local pool, mounts and swap areas there are. A user with the
+// right to write to it decides which servers are trusted and which processes are ended, so it is checked before use.
 
 #include <string>
 

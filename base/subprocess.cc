@@ -109,7 +109,7 @@ std::optional<Subprocess::Ended> Subprocess::WaitUntil(int64_t deadline_ns) {
     if (!look(WNOHANG) && AwaitEnd(pidfd_.get(), deadline_ns)) look(WNOHANG);
   }
   if (waited == 0) return std::nullopt;
-  // Somebody else has waited for it against the contract: all that is known is that it has ended.
+  // Other code has waited for it, against the contract: it has ended, and its status is lost.
   if (waited < 0) status = 0;
   ended_ = WIFSIGNALED(status) ? Ended{0, WTERMSIG(status)} : Ended{WEXITSTATUS(status), 0};
   return ended_;

@@ -2,7 +2,7 @@
 #define NRAM_BASE_SUBPROCESS_H_
 
 // Child processes: a program, or a function of this one. Some forks of this tree are not for this class, and each says
-// why beside it: they must need little memory, must leave their parent, or are what a test is about.
+// why beside it: they must need little memory, must leave their parent, or are the subject of a test.
 
 #include <sys/types.h>
 
@@ -44,7 +44,7 @@ struct SubprocessOptions {
 };
 
 // Owns one child. Move-only. For one thread at a time; a Subprocess may be handed to another thread, but death_signal
-// stays with the thread that started it. The process must leave SIGCHLD at its default, and nobody else may wait for
+// stays with the thread that started it. The process must leave SIGCHLD at its default, and no other code may wait for
 // the child.
 class Subprocess {
  public:
@@ -61,8 +61,8 @@ class Subprocess {
   // error is fork's: there is no child then.
   static absl::StatusOr<Subprocess> Start(const std::vector<std::string>& words, const SubprocessOptions& options = {});
   // The child runs the function and exits with its result, without destructors, handlers of exit(3) or flushing
-  // streams. Where this process has other threads, the function may call only what signal-safety(7) lists. What is in
-  // this process's buffered streams is in the child's too: flush them first.
+  // streams. Where this process has other threads, the function may call only what signal-safety(7) lists. The child
+  // has a copy of this process's buffered streams: flush them first.
   static absl::StatusOr<Subprocess> StartFunction(absl::FunctionRef<int()> run, const SubprocessOptions& options = {});
 
   Subprocess() = default;
@@ -75,7 +75,7 @@ class Subprocess {
   // -1: there is no child (default, moved from, released).
   pid_t pid() const { return pid_; }
 
-  // For poll(2), borrowed: readable once the child has ended. -1: none (before Linux 5.3).
+  // Borrowed; poll(2) reports it readable once the child has ended. -1: none (before Linux 5.3).
   int end_fd() const { return pidfd_.get(); }
 
   // Blocks until the child has ended and says how, or nothing after `deadline_ns` on the monotonic clock (0: looks
@@ -85,7 +85,7 @@ class Subprocess {
   void Signal(int number) const;
   // SIGKILL, if it has not ended, and waits until it has.
   void Kill();
-  // Gives the child up without ending it. Whoever gets the number may wait for it with waitpid(2).
+  // Gives the child up without ending it. The owner of the number may wait for it with waitpid(2).
   pid_t Release();
 
  private:
@@ -103,9 +103,9 @@ UniqueFd OpenProcess(pid_t pid);
 // Waits until the process of this descriptor has ended; false if it has not at `deadline_ns`.
 bool AwaitEnd(int process, int64_t deadline_ns);
 
-// Runs a program to its end, with nothing on its standard output. FAILED_PRECONDITION: it failed, and the message is
-// what it said on its standard error (at most 64 KiB of it). DEADLINE_EXCEEDED: it was killed. Children that it leaves
-// behind are not waited for.
+// Runs a program to its end, with its standard output discarded. FAILED_PRECONDITION: it failed, and the message is its
+// standard error (at most 64 KiB of it). DEADLINE_EXCEEDED: it was killed. The call does not wait for children that
+// the program leaves behind.
 absl::Status RunProgram(const std::vector<std::string>& words, int64_t deadline_ns);
 
 }  // namespace nram

@@ -118,7 +118,7 @@ inline void FutexWakeAll(std::atomic<uint32_t>* word) {
 }
 
 // A lock like SharedMutex, in four bytes. Operations hold it, not threads: one thread may take it and another release
-// it when the operation ends. While somebody waits to lock it exclusively, nobody new gets it shared.
+// it when the operation ends. While an operation waits to lock it exclusively, no further one gets it shared.
 class ABSL_LOCKABLE SharedGate {
  public:
   bool TryLockShared() ABSL_SHARED_TRYLOCK_FUNCTION(true) {

@@ -43,7 +43,7 @@ enum class LeaseId : uint64_t {};
 enum class Epoch : uint32_t {};
 // Rises each time a copy of a span misses a write, so that this copy can tell that it is old. Every span has 0 so far.
 enum class SpanGeneration : uint32_t {};
-// Of a region's versions: counts up, may skip, is never used twice. 0: none; where one is read, the present state.
+// A number of a region's version: counts up, may skip, is never used twice. 0: none; in a read, the present state.
 enum class VersionNumber : uint32_t {};
 inline constexpr VersionNumber kVersionNumberMax{0xFFFFFFFE};
 

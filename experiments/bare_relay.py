@@ -1,5 +1,5 @@
-"""The reference of repair: bytes from one bare socket's peer to another's, through a loop that receives and sends 256
-KiB at a time. No header, no checksum, no index, no generation; the first peer's memory is warm."""
+"""The reference of repair: a loop receives 256 KiB at a time from one bare socket's peer and sends them to another's.
+It has no header, checksum, index or generation; the first peer's memory is warm."""
 
 import contextlib
 import mmap
@@ -69,11 +69,11 @@ def _child(work):
 
 
 def _pinned(processors, work):
-    """To be a child: `work` on these processors alone; None: wherever."""
+    """A child's function: `work` on these processors alone; None: on any."""
 
     def pinned():
         if processors is not None:
-            os.setsid()  # as a server has a session of its own, by which the kernel may share processors out
+            os.setsid()  # as a server has a session of its own, by which the kernel may share out processors
             os.sched_setaffinity(0, processors)
         work()
 
@@ -87,12 +87,12 @@ def relay_speed(mib, warm, tcp):
 
 
 def relay(mib, warm, tcp, seconds=0, giver_on=None, rest_on=None):
-    """When it began and ended, by time.monotonic(), and the first peer's seconds of processor time. The bytes are
+    """Returns the begin and the end by time.monotonic(), and the first peer's seconds of processor time. The bytes are
     spread over `seconds`. The first peer runs on the processors `giver_on`, all else on `rest_on`."""
     size = mib * MIB
     source, giver = _pair(tcp)
     target, taker = _pair(tcp)
-    # Each has only its own end, so that they end with this process.
+    # Each has only its own end, so that both end with this process.
     give = _pinned(giver_on, lambda: _give(giver, size))
     take = _pinned(rest_on, lambda: _take(taker, size, warm))
     children = [_child(lambda: (source.close(), target.close(), taker.close(), give()))]

@@ -1,14 +1,14 @@
-// nram-bench-copies: what copies cost. Writes and reads of a region of one copy and of a region of several in turn, in
-// the same pool. Prints medians and ratios, one line each.
+// nram-bench-copies: the cost of copies. Writes and reads a region of one copy and a region of several in turn, in the
+// same pool. Prints medians and ratios, one line each.
 //
 //   nram-bench-copies SPEC COPIES [ROUNDS]
 //   nram-bench-copies SPEC COPIES --driven MIB
 //
-// Driven (by copies_rows.py), it fills a region of so many MiB, says "ready", and does what each line of its input
-// says: "reads", "writes" or "both", SECONDS and THREADS. A line of JSON says how long 4 KiB at random places took.
+// Driven (by copies_rows.py), it fills a region of MIB mebibytes, says "ready", and obeys each line of its input:
+// "reads", "writes" or "both", SECONDS and THREADS. A line of JSON gives the time of 4 KiB at random places.
 //
 // The pool must have a host for each copy (`nram up --servers=3 --pretend-hosts`). Its servers share this machine's
-// processors with the client, which hosts of their own do not.
+// processors with the client, unlike servers on hosts of their own.
 
 #include <algorithm>
 #include <array>
@@ -151,7 +151,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Open(const std::string& spec) {
   return Pool::Open(options);
 }
 
-// As of a line of the input: "both 5 1".
+// Obeys a line of the input: "both 5 1".
 absl::Status Drive(Subject* subject, const std::string& line) {
   const std::vector<std::string> words = absl::StrSplit(line, ' ');
   int seconds = 0;

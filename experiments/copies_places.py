@@ -1,5 +1,5 @@
-"""The surroundings of copies_rows.py and gluster_rows.py: memory servers that count as hosts of their own and can be
-killed and started again, mounts on them, and memory that this machine's host leaves alone."""
+"""The surroundings of copies_rows.py and gluster_rows.py: memory servers that count as hosts of their own, and that the
+rows can kill and start again; mounts on them; and memory that this machine's host leaves alone."""
 
 import contextlib
 import glob
@@ -28,7 +28,7 @@ REPORTING = "/sys/module/page_reporting/parameters"
 
 
 def in_own_namespace(*kinds):
-    """Goes on in namespaces of its own, so that no other program keeps a mount that is made here. Root."""
+    """Starts this program again in namespaces of its own, so that no other program keeps its mounts. Needs root."""
     if os.geteuid() != 0:
         raise Failure("mounts here need root")
     if not os.environ.pop("NRAM_BENCH_NAMESPACE", None):
@@ -59,7 +59,7 @@ def await_that(seconds, what, is_so):
 
 
 def processor_ns(pid):
-    """Of all its threads that live."""
+    """Processor time of the process's live threads, ns."""
     total = 0
     for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
         with contextlib.suppress(OSError), open(path) as file:
@@ -68,26 +68,26 @@ def processor_ns(pid):
 
 
 def processor_s(pid):
-    """Of all its threads, those that have ended included; in hundredths."""
+    """Processor time of all its threads, ended ones included, in seconds with two decimals."""
     with open(f"/proc/{pid}/stat") as file:
         words = file.read().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid):
-    """Of its own memory, without files."""
+    """The process's own memory, without files."""
     with open(f"/proc/{pid}/smaps_rollup") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Anonymous:"))
 
 
 class Servers:
-    """The pool of `nram up --pretend-hosts`; a server that is killed comes back on its port. Close it by `stack`."""
+    """The pool of `nram up --pretend-hosts`; a killed server can be started again on its port. Close it by `stack`."""
 
     flags = ()  # for its clients
 
     def __init__(self, stack, nram, count, donate_mib, prefix=(), environment=None, tcp=False):
         self.nram = nram
-        # A Unix socket's path must be short. Without such a socket there is TCP.
+        # A Unix socket's path must be short. A long one leaves only TCP.
         self.directory = tempfile.mkdtemp(prefix="nram-bench-" + ("over-tcp-" * 10 if tcp else ""), dir="/tmp")
         later(stack, remove_state, self.directory)
         os.environ["NRAM_STATE_DIR"] = f"{self.directory}/state"
@@ -116,7 +116,7 @@ class Servers:
             return file.read().decode().split("\0")[:-1]
 
     def address(self, number):
-        # A pool of this machine's has Unix sockets, if their path is short enough.
+        # A pool on this machine has Unix sockets, if their paths are short enough.
         port = self.ports[number]
         return f"127.0.0.1:{port}" if port else f"unix:{self.directory}/state/{number}.socket"
 
@@ -139,7 +139,7 @@ class Servers:
         words = [word for word in words if not word.startswith("--data-port=")]
         words += [f"--port={self.ports[number]}", "--data-port=0", f"--ready-file={ready}"]
         until = time.monotonic() + 60
-        # Somebody's connection may have the port for a while.
+        # Another program's connection may have the port for a while.
         while True:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(ready)
@@ -168,7 +168,7 @@ class Servers:
         return self.status()["copies"]
 
     def await_whole(self, spans, seconds=180):
-        """Until so many spans, or more, have all their copies."""
+        """Waits until at least this number of spans have all their copies."""
 
         def is_whole():
             copies = self.copies()
@@ -245,7 +245,7 @@ class Mount:
 
 
 def write_file(path, mib):
-    """Random bytes, so that nothing of them is left out as zeros."""
+    """Random bytes, because zeros would not be stored."""
     block = memoryview(os.urandom(8 * MIB))
     with open(path, "wb", buffering=0) as file:
         for at in range(0, mib, 8):
@@ -254,7 +254,7 @@ def write_file(path, mib):
 
 
 def touch_memory():
-    """All that is free but 2 GiB, once."""
+    """Touches all free memory but 2 GiB, once."""
     held = []
     while available_bytes() > 2560 * MIB:
         piece = mmap.mmap(-1, 256 * MIB)
@@ -269,7 +269,7 @@ def touch_memory():
 
 @contextlib.contextmanager
 def steady_memory():
-    """The kernel gives no free memory back to this machine's host meanwhile, and all of it has been touched."""
+    """Meanwhile the kernel gives no free memory back to this machine's host, and all of it has been touched."""
     with contextlib.ExitStack() as stack:
         if not os.path.exists(REPORTING):
             say("this kernel gives no free memory back, or has no parameters for it: memory is touched once")

@@ -1,16 +1,16 @@
 #!/usr/bin/python3
-"""The cost of copies where more is needed than one program: servers are killed, mounts weighed, hosts far away.
+"""The cost of copies in rows that need more than one program: killed servers, the memory of mounts, distant hosts.
 
 usage: experiments/copies_rows.py ROW [flags]
 
-  repair-latency  p50 and p99 of 4 KiB reads and writes at random, in peace and while the copies of a killed server,
-                  which was started again, are made anew at the usual rate; --door: by fio on a mount, or by the pool's
-                  API. Three servers. Mark: p99 at most 2 times that in peace
+  repair-latency  p50 and p99 of 4 KiB reads and writes at random, in peace and during a repair: the copies of a killed
+                  server, which was started again, are made anew at the usual rate. --door: by fio on a mount, or by
+                  the pool's API. Three servers. Mark: p99 at most 2 times that in peace
   repair-speed    one server's copies are made anew on another server, out of a third, without a bound and with nothing
-                  else running; beside a bare loop from socket to socket. Into memory that the target process has had
-                  before (warm), and that it has not. Mark: warm, at least 0.5 of the bare loop
+                  else running; beside a bare loop from socket to socket. Into memory that the target process has
+                  touched before (warm), and into new memory. Mark: warm, at least 0.5 of the bare loop
   small-files     memory of nram-fsd for files of 100 bytes with one copy and with two. Mark: at most 130 bytes more
-  far             4 KiB writes with one copy and with two, to servers that are so many microseconds away each way. The
+  far             4 KiB writes with one copy and with two, to servers that are --delays microseconds away each way. The
                   client has one processor and the servers share another. (Needs cc)
 
   --nram=PROGRAM   (default: the one that was built here); nram-fsd and nram-memserver are found as always
@@ -23,12 +23,12 @@ usage: experiments/copies_rows.py ROW [flags]
   --tcp            repair-speed over TCP loopback instead of Unix sockets
   --files=N        of small-files (default 100000)
   --delays=LIST    of far, microseconds (default 0,50,100,200)
-  --steady         touch all free memory before, and keep the kernel meanwhile from giving it back to this machine's
-                   host, where it does: see docs/performance.md
+  --steady         touch all free memory before; meanwhile keep the kernel from giving it back to this machine's host,
+                   where it does: see docs/performance.md
   --json           a line of JSON for each round as well
 
-In peace and in trouble, warm and cold, one copy and two take turns; medians of the rounds [least most]; ratios are
-medians of each round's ratio. Root. Needs three times --mib of free memory and 2 GiB; let nothing else run meanwhile.
+Peace and repair, warm and cold, one copy and two take turns; medians of the rounds [least most]; ratios are medians of
+each round's ratio. Root. Needs three times --mib of free memory and 2 GiB; let nothing else run meanwhile.
 """
 
 import argparse
@@ -58,8 +58,8 @@ from bench_places import (  # noqa: E402
 )
 
 BIN = os.path.join(HERE, "../bazel-bin")
-REPLACE_S = 10  # a server that is away for so long is replaced
-SPREAD_MIB = 512  # a server lends so much more than it needs
+REPLACE_S = 10  # seconds until a server that is away is replaced
+SPREAD_MIB = 512  # MiB that a server lends beyond its need
 
 
 def median(values):
@@ -77,7 +77,7 @@ def note(options, **figures):
         print(json.dumps(figures), flush=True)
 
 
-# --- What is done in the foreground: each `measure` returns {"read": {"p50", "p99", "count"}, "write": ...}, in us.
+# --- The foreground's work: each `measure` returns {"read": {"p50", "p99", "count"}, "write": ...}, in us.
 
 
 class OnMount:
@@ -103,7 +103,7 @@ class OnMount:
 
 
 class OnPool:
-    """By nram-bench-copies, which is told what to do and when."""
+    """Measures by nram-bench-copies, which it drives."""
 
     def __init__(self, stack, options, servers, copies=2, processor=None, kind="both"):
         self.kind, self.threads = kind, options.threads
@@ -181,7 +181,7 @@ def repair_latency(options, door):
 
 
 class Activity:
-    """When a process that has one thing to do begins it and ends: looked at from outside, by its processor time."""
+    """The begin and end of a process's one task, which its processor time shows from outside."""
 
     STEP_S, QUIET_S, BUSY = 0.02, 1.0, 0.05
 
@@ -205,7 +205,7 @@ class Activity:
 
 
 def repair_once(options, warm):
-    """MB/s, and the target's resident bytes before and after: server 0 dies, and 2 gets from 1 what 0 had."""
+    """MB/s, and the target's resident bytes before and after. Server 0 dies, and 2 gets 0's data from 1."""
     with contextlib.ExitStack() as stack:
         servers = places.Servers(stack, options.nram, 3, 2 * options.mib + SPREAD_MIB, tcp=options.tcp)
         run(options.nram, "drain", servers.address(2))
@@ -267,7 +267,7 @@ def weigh_files(options, copies):
         weights = []
         for number in range(options.files + 1):
             if number % (options.files // 4) == 0:
-                drop_caches()  # writes them back, and ends what the kernel keeps of them
+                drop_caches()  # writes them back, and drops the kernel's caches of them
                 time.sleep(1)
                 weights.append(places.resident_bytes(mount.pid))
             if number % 1000 == 0:
@@ -286,7 +286,7 @@ def small_files(options):
             note(options, copies=copies, anonymous_bytes=weights)
             rows[copies].append([4 * (after - before) / options.files for before, after in zip(weights, weights[1:])])
     print(f"\nsmall-files, {options.files} files of 100 bytes, {options.rounds} rounds; bytes a file")
-    # The first quarter also has what a pool takes once.
+    # The first quarter also has the fixed cost of a pool.
     one, two = ([statistics.mean(quarters[1:]) for quarters in rows[copies]] for copies in (1, 2))
     more = [after - before for before, after in zip(one, two)]
     print(f"  one copy {median(one)}, two copies {median(two)}, more: {judged(more, 130, True)}")
@@ -333,7 +333,7 @@ def far_rows(options, delay, servers, subjects):
             times = subjects[copies].measure(options.seconds)["write"]
             used = [(places.processor_s(pid) - s) * 1e6 / times["count"] for pid, s in zip(pids, before)]
             note(options, delay_us=delay, copies=copies, client_us=used[0], servers_us=sum(used[1:]), **times)
-            if number > 0:  # the first one warms up
+            if number > 0:  # the first round warms up
                 figures[copies].append((times["p50"], used[0], sum(used[1:])))
     p50, client, server = ({copies: [one[i] for one in figures[copies]] for copies in (1, 2)} for i in range(3))
     ratios = [two / one for one, two in zip(p50[1], p50[2])]

@@ -1,7 +1,6 @@
-// A donor's own work, to see what lending costs it: `donor_job stream|chase`. stream adds up and copies 64 MiB again
-// and again; chase follows pointers through 64 MiB in a random order. Fifty times a second, until it is ended, it
-// prints the time (CLOCK_MONOTONIC), the processor time that it has had, both in seconds, and how much it has done so
-// far.
+// A donor's own work, which shows the cost of lending: `donor_job stream|chase`. stream adds up and copies 64 MiB again
+// and again; chase follows pointers through 64 MiB in a random order. Until it is ended, it prints fifty times a
+// second: the time (CLOCK_MONOTONIC) and its processor time, both in seconds, and the amount of work so far.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

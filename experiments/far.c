@@ -1,5 +1,5 @@
-/* Preloaded into a memory server, it makes the server far away: $NRAM_FAR_US microseconds pass before a thread sees
- * what it was woken for. A thread's sleep takes no processor, so servers on one machine wait at the same time, as
+/* Preloaded into a memory server, it makes the server distant: a thread that is woken sees the reason only after
+ * $NRAM_FAR_US microseconds. A thread's sleep takes no processor, so servers on one machine wait at the same time, as
  * messages to several hosts travel at the same time. copies_rows.py builds and uses it. */
 
 #define _GNU_SOURCE

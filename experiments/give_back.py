@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""How fast a donor gets its memory back, and what its own work feels of it.
+"""The speed at which a donor gets its memory back, and the cost to the donor's own work.
 
 usage: experiments/give_back.py [drop|move|job]... [flags]
 
@@ -7,9 +7,9 @@ usage: experiments/give_back.py [drop|move|job]... [flags]
   move    1 GiB of one copy: it moves to the other server, through the mount that owns it. Beside it a loop that
           receives as much from one bare socket and sends it to another (mark: at most 1.5 times as long)
   job     a program on the donor that streams through memory, and one that waits for it, beside a server that has lent
-          1 GiB. `--while` says what goes on meanwhile: nothing (idle; mark: at most 1 % slower than alone), reads and
-          writes (busy), or 1 GiB moves to the other server (giving; mark: at most 3 % slower than beside a bare loop
-          that moves as much in the same time). See give_back_job.py
+          1 GiB. `--while` is the load meanwhile: none (idle; mark: at most 1 % slower than alone), reads and writes
+          (busy), or 1 GiB moves to the other server (giving; mark: at most 3 % slower than beside a bare loop that
+          moves as much in the same time). See give_back_job.py
 
   --nram=PROGRAM   (default: the one that was built here)
   --rounds=N       1..100 (default 3)
@@ -17,9 +17,9 @@ usage: experiments/give_back.py [drop|move|job]... [flags]
   --nice=N         of the donor's server, 0..19 (default 10, as in its systemd unit)
   --steady         as with copies_rows.py
 
-The donor is a memory cgroup with a server in it. The cgroup's limit falls at once, so that 1 GiB more is to be left to
-the donor's own work than there is. The time ends when the server's resident memory has fallen by 1 GiB. Needs root and
-a memory cgroup. Let nothing else run meanwhile.
+The donor is a memory cgroup with a server in it. The cgroup's limit falls at once, so that the donor's own work needs
+1 GiB more than is available. The time ends when the server's resident memory has fallen by 1 GiB. Needs root and a
+memory cgroup. Let nothing else run meanwhile.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""The row `job` of give_back.py: what a donor's own work feels of the pool, beside what it would feel of bare sockets.
+"""The row `job` of give_back.py: the cost of the pool to a donor's own work, beside the cost of bare sockets.
 
-The donor's server, and its work, have the first half of this machine's processors; clients and the other server have
-the rest, as if they were other machines. So the server's time is taken from the work, which is the worst case: a donor
-with idle processors feels less."""
+The donor's server and its work have the first half of this machine's processors. Clients and the other server have the
+rest, as if they were other machines. So the server takes its time from the work, which is the worst case: a donor with
+idle processors loses less."""
 
 import contextlib
 import glob
@@ -39,15 +39,15 @@ def halves():
 
 
 def pin(pid, processors):
-    """All its threads; those that it makes later too."""
+    """All its threads, and those that they start."""
     for task in glob.glob(f"/proc/{pid}/task/*"):
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(os.path.basename(task)), processors)
 
 
 class Speed(typing.NamedTuple):
-    """A second, and a second of the processor time that it had: the first is what a donor feels, the second leaves out
-    that others had its processor, and so also what else runs on this machine."""
+    """Work a second, and work a second of its own processor time. The donor notices the first. The second leaves out
+    the times when others had its processor, so also all other load on this machine."""
 
     real: float
     own: float
@@ -81,7 +81,7 @@ class Job:
 
     def speed(self, began, ended):
         """The job's work between two times of time.monotonic()."""
-        time.sleep(0.1)  # the last sample comes
+        time.sleep(0.1)  # the last sample is written
         with open(self.path) as file:
             samples = [tuple(map(float, line.split())) for line in file.read().rpartition("\n")[0].splitlines()]
         samples = [sample for sample in samples if began <= sample[0] <= ended]
@@ -91,7 +91,7 @@ class Job:
         return Speed(done / seconds, done / processor_s)
 
     def beside(self, act):
-        """Its speed while that is done."""
+        """Its speed during `act`."""
         began = time.monotonic()
         act()
         speed = self.speed(began, time.monotonic())
@@ -100,7 +100,7 @@ class Job:
 
 
 class Measured:
-    """Ratios of speeds that were measured close together, by kind of job and by what was beside."""
+    """Ratios of speeds that were measured close together, by the kind of job and the load beside it."""
 
     def __init__(self):
         self.ratios = {}
@@ -160,7 +160,7 @@ class JobRow:
             before = after
 
     def busy(self, measured):
-        """A client reads and writes at a steady rate; the same by a bare socket; neither; and so on."""
+        """A client reads and writes at a steady rate; a bare socket does the same; neither; and so on."""
         with contextlib.ExitStack() as stack:
             donor = self.donor(stack, copies=1)
             client = PacedClient(stack, f"{donor.mount.path}/file", self.others_on)
@@ -208,7 +208,7 @@ class JobRow:
                 measured.add(kind, "giving", [giving], "beside bare sockets", [bare[0]])
 
     def beside_bare(self, job, seconds):
-        """The job's speed, and the processor time of the peer that gives."""
+        """The job's speed, and the processor time of the giving peer."""
         began, ended, took_s = relay(GIVEN_MIB, True, False, seconds, self.donor_on, self.others_on)
         return job.speed(began, ended), took_s
 

@@ -12,7 +12,7 @@ PATIENCE_S = 60
 
 
 class Donor:
-    """Server 0 of the pool, in a cgroup, and the mount of a client that has stored something there."""
+    """Server 0 of the pool, in a cgroup, and the mount of a client that has stored data there."""
 
     def __init__(self, stack, options, copies):
         self.servers = places.Servers(stack, options.nram, 2, 4 * GIVEN_MIB)

@@ -14,15 +14,15 @@ of each turn.
   --secure           nram's servers have certificates, connections are TCP by TLS, and pages are sealed, as on a pool of
                      several machines; GlusterFS has no TLS
   --servers=N        of nram's pool, 2..16 (default 3)
-  --donate-mib=N     what each of them lends (default 4096)
+  --donate-mib=N     the MiB that each of them lends (default 4096)
   --rows="A B"       for SCRIPT, as $ROWS (default "stream random meta")
   --size=SIZE        for SCRIPT, as $SIZE (default 1g)
   --steady           as with copies_rows.py
   --volume-set=K=V   an option of GlusterFS's volume; may be given several times
-  --json             what SCRIPT prints, too
+  --json             SCRIPT's output, too
 
 Marks, of nram to GlusterFS: at least 1.4 in streams of writes, 2 in streams of reads, 5 in every small row (4 KiB and
-metadata). Rows in microseconds are turned round: larger is always better for nram. Medians of each round's ratio
+metadata). Rows in microseconds are inverted: larger is always better for nram. Medians of each round's ratio
 [least most].
 
 Needs root, glusterfs-server and glusterfs-client (Debian's packages; nothing has to run), fio. Everything runs in
@@ -88,7 +88,7 @@ class Gluster:
         self.directory = directory
         for name in ("work", "run", "log", "bricks", "mount"):
             os.mkdir(f"{directory}/{name}")
-        # Whatever its programs leave there ends with the namespace.
+        # The files that its programs leave there end with the namespace.
         for place in ("/run/gluster", "/var/log/glusterfs"):
             os.makedirs(place, exist_ok=True)
             run("mount", "-t", "tmpfs", "gluster", place)

@@ -8,18 +8,18 @@ usage: experiments/guest_bench.py --nram=PROGRAM --matrix=PROGRAM --host=PROGRAM
 
 Both run in one memory cgroup of --limit-mib, v1 or v2. The memory servers are outside. The host's job has a processor
 to itself, as in the paper; the guest and the servers have the others, in all rows (--share: all have all). The matrices
-take 70 % of the limit. Swap is on a disk of --disk MB/s, for the host's job too: when that comes up, it fills its
+take 70 % of the limit. Swap is on a disk of --disk MB/s, for the host's job too: when the job begins, it fills its
 memory with --fill MiB/s. Rows:
 
-  alone    the host's job, and the guest with all of the memory to itself: what the others are relative to
-  beside   the host's job, and a guest in plain memory that fits beside it: what sharing the machine costs anyway
+  alone    the host's job, and the guest with all of the memory to itself: the reference of the other rows
+  beside   the host's job, and a guest in plain memory that fits beside it: the cost of sharing the machine anyway
   steady   both at once
-  steps    the host's job on for so long and off for so long, by turns
-  swap     as steady, but the guest is in plain memory, which the kernel swaps; once as it comes, and once where the
-           guest has a limit of its own, of what the host's job and the reserve leave, so that it spares the host
+  steps    the host's job on and off for the same time, by turns
+  swap     as steady, but the guest is in plain memory, which the kernel swaps. Once as it is; once with a limit of the
+           guest's own, which is the memory that the host's job and the reserve leave, so that it spares the host
   budget   a program whose budget is changed to a quarter, all of its memory dirty, beside writing that back
 
-Root; a slow disk needs the cgroup v1 controller blkio, and without it the disk is as fast as it is (which is said).
+Root; a slow disk needs the cgroup v1 controller blkio. Without it the disk has its own speed, and a message says so.
 """
 
 import argparse
@@ -65,7 +65,7 @@ class Bench:
         return job
 
     def run(self, seconds, host=True, guest=True, on_s=0, plain=False, own_limit=0, share=1.0):
-        """Touches and pairs of tiles a second, None for what did not run."""
+        """Touches and pairs of tiles a second, None for a program that did not run."""
         touches = pairs = None
         with contextlib.ExitStack() as stack:
             cgroup = stack.enter_context(shared_cgroup(self.limit))
@@ -147,7 +147,7 @@ def measure(options, stack):
 
 
 def measure_budget(options):
-    """Outside of the cgroup: what a smaller budget takes, beside writing back as much."""
+    """Outside of the cgroup: the time of a smaller budget, beside writing back as much."""
     with contextlib.ExitStack() as stack:
         cgroup = stack.enter_context(shared_cgroup(4 * options.limit_mib * MIB))
         size = options.limit_mib // 2
@@ -166,7 +166,7 @@ def bench(options):
         slow = options.disk if can_throttle() else 0
         if not slow:
             print("LEFT OUT: a slow disk: needs the cgroup v1 controller blkio", file=sys.stderr)
-        # A virtual machine's memory is slow when it is touched first.
+        # A virtual machine's memory is slow at its first touch.
         places.touch_memory(4 * size)
         # Servers and guests inherit it.
         processors = sorted(os.sched_getaffinity(0))

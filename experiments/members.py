@@ -9,15 +9,15 @@ NRAM is the program (bazel-bin/tools/nram/nram).
   join     from a server's start until the first page of a busy client lies there: a mount whose files are written anew
            all the time. By etcd, where the server registers; by DNS, and by a host file, into which it is put when it
            serves. Mark: 2 s
-  start    from `nram mount` to the first megabyte that a file's fsync has stored: of a list of --names servers of which
-           --alive are there; of the others one half refuses, and the other half does not answer at all. Beside it the
-           same with those alone that are there. Mark: 1 s
-  figures  small reads and writes, and large ones, past the page cache, on two pools by turns: of the one, servers and
+  start    from `nram mount` to the first megabyte that a file's fsync has stored. The list has --names servers of which
+           --alive serve; of the others one half refuses, and the other half does not answer at all. Beside it the same
+           with a list of the serving ones alone. Mark: 1 s
+  figures  small reads and writes, and large ones, past the page cache, on two pools by turns: in one, servers and
            mount have --metrics and are asked each second. Each run takes --seconds; a round is all runs on a new mount
            of each, and the next one goes in the other order. Mark: 1.005 times the time
-  scrapes  the processor time that an answer costs a server that is idle, and a mount: what is counted while pages move
-           is counted with and without figures, so this is what figures cost who is asked each second. Not a matter of
-           how busy the machine is. Mark: 0.5 % of a second
+  scrapes  the processor time of an answer, of an idle server and of a mount. The counters that moving pages raise are
+           raised with and without figures, so this is the whole cost of a scrape each second. It does not depend on
+           the load of the machine. Mark: 0.5 % of a second
 
 Medians of the rounds, with the least and the most. Needs root, and etcd for the first row.
 """
@@ -98,7 +98,7 @@ def metrics(port):
 
 
 class Busy:
-    """Writes files anew all the time. What goes wrong is raised at the end."""
+    """Writes files anew all the time. Raises its error at the end."""
 
     def __init__(self, path):
         self.path, self.ends, self.failure = path, False, None
@@ -225,7 +225,7 @@ class Work:
 
 
 class Scraper:
-    """Asks each second as Prometheus does, at no more cost than a socket's: what it takes counts as the figures'."""
+    """Asks each second as Prometheus does, at the cost of a bare socket, because its cost counts as the figures'."""
 
     def __init__(self, ports):
         self.ports, self.failure = ports, None
@@ -259,7 +259,7 @@ class Scraper:
 
 
 def metrics_port(said):
-    """Of a mount, by what its start has said. Former ones have said theirs in the same log."""
+    """A mount's port, from the output of its start. Former mounts have written to the same log."""
     with open(said["log"]) as log:
         return int(re.findall(r"figures on port (\d+)", log.read())[-1])
 
@@ -278,7 +278,7 @@ def processor_s(pid):
 
 
 def scrape_cost(options, pid, port):
-    """Seconds of a processor for an answer, without what the process does by itself."""
+    """Seconds of a processor for an answer, without the process's own idle work."""
     asks = 100
     began, used = time.monotonic(), processor_s(pid)
     time.sleep(options.seconds)
@@ -290,7 +290,7 @@ def scrape_cost(options, pid, port):
 
 
 def measure_scrapes(options):
-    """Percent of a second, by who is asked."""
+    """Per cent of a second, for each program that is asked."""
     costs = {"scrapes, server": [], "scrapes, mount": []}
     with contextlib.ExitStack() as stack:
         place = Place(stack, options, "hosts")

@@ -7,8 +7,8 @@ usage: experiments/memory_bench.py [--up=SIZE] [--rounds=N] [--rows=LIST] [flags
   random       a fault of pages at random out of four times the budget, beside a bare fault and a bare fetch over TCP;
                nram fetches by Unix socket from servers on this machine
   threads      the same by four threads, beside one
-  resident     reads of what is all here, beside ordinary memory
-  bookkeeping  nram's own account of its bookkeeping, beside what it may take
+  resident     reads of local pages, beside ordinary memory
+  bookkeeping  nram's own account of its bookkeeping, beside its limit
   sort         std::sort in a quarter of its memory: nram, a disk's swap, a mapped file, swap in the pool; beside RAM
   matrix       a matrix multiplication, the same
 

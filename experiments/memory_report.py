@@ -4,7 +4,8 @@ import statistics
 
 
 class Row:
-    """One line of the table. `judged` is a round's figure that the mark is about; else the ratio to the reference."""
+    """One line of the table. `judged` is the figure of a round that the mark judges; else the ratio to the reference.
+    """
 
     def __init__(self, name, unit, mark, at_most):
         self.name, self.unit, self.mark, self.at_most = name, unit, mark, at_most

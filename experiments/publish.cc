@@ -1,30 +1,31 @@
-// nram-bench-publish: what publishing costs a program, beside what it does without.
+// nram-bench-publish: the cost of publishing to a program, beside the other ways that the program has.
 //
 //   nram-bench-publish SPEC [--mib=256] [--empty-mib=1024] [--rounds=5] [--flops=8] [--run-pages=256] [--versions=8]
 //                           [--directory=/dev/shm] [--only=costs,reading,empty,versions]
 //
-// A program takes steps over a field of --mib, as a transport sweep (SNAP) does: --flops floating-point operations for
-// each byte of it, and new values in so many of its pages, which come in runs of about --run-pages. After each step its
-// state is to be had by others. Ways to that, by turns, in one process; medians of --rounds. Each is beside steps over
-// the same memory after which nothing is done, since pages of one mapping may lie better than those of another:
+// A program takes steps over a field of --mib, as a transport sweep (SNAP) does. A step does --flops floating-point
+// operations for each byte, and writes new values to a share of the pages, in runs of about --run-pages. After each
+// step other programs must be able to get its state. The ways to that take turns in one process; medians of --rounds.
+// Each way is beside steps over the same memory with nothing after them, since pages of one mapping may lie better than
+// those of another:
 //
 //   buffers   memcpy into one of four buffers, under a lock
 //   tmpfs     all of it written to a file in --directory, under a lock
-//   sending   nram_flush: the pages that the step has changed go to the servers, and nothing else is done
-//   unread    nram_publish; nobody reads it before the turn's end
+//   sending   nram_flush: sends the pages that the step has changed to the servers, and does nothing else
+//   unread    nram_publish; no program reads it before the turn's end
 //   publish   nram_publish; an observer, a handle of its own, goes on to each version and reads all of it
 //
-// A turn ends when the observer has read what was published, so none pays for another one's. Each round begins with
+// A turn ends when the observer has read the published state, so no turn pays for another one. Each round begins with
 // another way.
 //
-// Then, with a quarter of the field as their budget, an observer of a version and a program that reads a mapping of its
-// own touch every page in order, and random pages, by turns: both wait for the same faults.
+// Next, an observer of a version and a program that reads a mapping of its own touch every page in order, and random
+// pages, by turns, with a quarter of the field as their budget: both wait for the same faults.
 //
-// Then: nram_publish of --empty-mib of which nothing was changed; and what servers have in use with --versions more
-// versions of which each differs from the one before in so many pages.
+// Last, the cost of nram_publish of --empty-mib without a change; and the servers' used bytes with --versions more
+// versions, of which each differs from the one before in a share of the pages.
 //
-// The pool needs room for some (2 + --versions) * --mib + --empty-mib; versions give way if it has less. Servers and
-// observer share this machine's processors with the program, which those of other machines do not.
+// The pool needs room for some (2 + --versions) * --mib + --empty-mib; versions yield if it has less. Servers and
+// observer share this machine's processors with the program, unlike those on other machines.
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -87,15 +88,15 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Another run of this program may be going on, or have ended a moment ago.
+// Another run of this program may be under way, or have just ended.
 std::string NameOf(const char* what) { return absl::StrCat("publish-bench-", what, ".", getpid()); }
 
 absl::Status Failed(const char* what) { return absl::UnavailableError(absl::StrCat(what, ": ", nram_error())); }
 
-// A handle of the pool and what it has mapped.
+// A handle of the pool and its mappings.
 class Handle {
  public:
-  // All of it fits, with what is copied meanwhile: what is measured is publishing, and not eviction.
+  // All of it fits, with the copies that publishing makes: the bench measures publishing, not eviction.
   static absl::StatusOr<std::unique_ptr<Handle>> Open(const Options& options, uint64_t bytes) {
     return OpenWith(options, bytes + bytes / 4 + 64 * kMiB);
   }
@@ -162,17 +163,17 @@ void Step(double* field, const std::vector<bool>& changed, uint64_t flops, doubl
   }
 }
 
-// Reads each version until told to end.
+// Reads each version until the end.
 class Observer {
  public:
   Observer(Handle* handle, uint64_t doubles) : handle_(handle), doubles_(doubles), thread_([this] { Run(); }) {}
-  // Until it has read the state of this step. False: it has not within kAwaitMs.
+  // Waits until it has read the state of this step. False: it has not within kAwaitMs.
   bool Await(double step) const {
     const int64_t deadline_ns = DeadlineAfterMs(kAwaitMs);
     while (step_ != step && MonotonicNs() < deadline_ns) usleep(200);
     return step_ == step;
   }
-  // It reads nothing until it is to read again.
+  // Without `reads` it reads nothing more.
   void Read(bool reads) { reads_ = reads; }
   ~Observer() {
     stop_ = true;
@@ -216,13 +217,13 @@ class Observer {
   std::thread thread_;  // the last one: it uses the others
 };
 
-// A way to let others have the state: where the field is, and what comes after a step.
+// A way to show the state to others: the place of the field, and the work after a step.
 struct Way {
   const char* name;
   double* field;
   std::function<absl::Status()> show;
   std::function<absl::Status()> settle;  // before the next way's turn
-  size_t base;                           // the way that does nothing with that memory; its own number: this one
+  size_t base;                           // the index of the way that does nothing with that memory, perhaps its own
 };
 
 class Bench {
@@ -292,7 +293,7 @@ class Bench {
         {"nothing", published, nothing, nothing, 2},      {"buffers", local, copy, nothing, 0},
         {"tmpfs", local, write_file, nothing, 0},         {"sending", sent, flush, nothing, 1},
         {"unread", published, publish_unread, settle, 2}, {"publish", published, publish, settle, 2}};
-    // All of it is somewhere, and all paths are warm.
+    // All pages are stored, and all paths are warm.
     for (const Way& way : ways) NRAM_RETURN_IF_ERROR(Turn(way, 100).status());
     for (const int percent : kPercents) NRAM_RETURN_IF_ERROR(Row(ways, percent));
     printf("the observer has read %llu versions, %s\n", static_cast<unsigned long long>(observer.seen()),
@@ -300,12 +301,12 @@ class Bench {
     return observer.ok() ? absl::OkStatus() : absl::DataLossError("an observer has seen two steps in one version");
   }
 
-  // Seconds of a step that others can see, the mean of three in a row: what one leaves to do costs the next.
+  // Seconds of a step that others can see, the mean of three in a row: a step's remaining work delays the next one.
   absl::StatusOr<double> Turn(const Way& way, int percent) {
     constexpr int kSteps = 3;
     std::vector<std::vector<bool>> changed;
     for (int i = 0; i < kSteps; ++i) changed.push_back(ChoosePages(pages(), percent, options_.run_pages, &random_));
-    // A way begins with what it leaves: nothing that it has not shown, or all changed where nothing is done.
+    // A way begins as its own turns end: with no change that it has not shown, or with all changed if it shows nothing.
     Step(way.field, std::vector<bool>(pages(), true), 1, ++step_);
     NRAM_RETURN_IF_ERROR(way.show());
     NRAM_RETURN_IF_ERROR(way.settle());
@@ -331,7 +332,7 @@ class Bench {
     std::vector<double> costs(ways.size());
     for (size_t i = 0; i < ways.size(); ++i) {
       const size_t base = ways[i].base;
-      std::vector<double> more;  // than nothing in the same round
+      std::vector<double> more;  // seconds beyond those of doing nothing in the same round
       for (uint64_t round = 0; round < options_.rounds; ++round) more.push_back(took[i][round] - took[base][round]);
       costs[i] = Median(more);
       printf("%3d %% changed  %-8s step %8.1f ms, costs %8.1f ms, %5.1f %% of a step\n", percent, ways[i].name,
@@ -405,7 +406,7 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // With what servers keep for versions alone.
+  // Includes the bytes that servers keep for versions alone.
   absl::StatusOr<uint64_t> UsedBytes() {
     NRAM_ASSIGN_OR_RETURN(const auto servers, ParsePoolSpec(options_.spec));
     uint64_t used = 0;

@@ -4,11 +4,11 @@
 usage: experiments/run_programs.py NRAM [--only=NAME,...] [--budget=32M] [--rounds=N] [--swap=disk|pool|none]
                                    [--disk-mb=N] [--json]
 
-NRAM is the program (bazel-bin/tools/nram/nram). Each program runs on data of about twice the budget: as it is in RAM,
-under `nram run` with a pool of two servers on this machine, and in a memory cgroup of the budget's size with swap in
-a file on this machine's disk (--disk-mb: as a disk that moves so many MB a second), or in the pool. One after the
-other, in each round. What it prints is compared byte for byte with what it prints in RAM. Seconds are medians of the
-rounds. Without root there is no swap.
+NRAM is the program (bazel-bin/tools/nram/nram). Each program runs on data of about twice the budget: in RAM without
+nram, under `nram run` with a pool of two servers on this machine, and in a memory cgroup of the budget's size with swap
+in a file on this machine's disk (--disk-mb: as a disk that moves that number of MB a second), or in the pool. They run
+one after the other, in each round. The output is compared byte for byte with the output in RAM. Seconds are medians of
+the rounds. Without root there is no swap.
 
 Programs that are not installed are left out, and named. On Debian: octave r-base-core default-jdk-headless gcc
 golang-go redis-server sqlite3 nodejs ruby sbcl python3-numpy.
@@ -51,7 +51,7 @@ WAYS = ["ram", "nram", "swap"]
 class Run:
     code: int  # of the program; negative: its signal; None: it was ended after --patience
     seconds: float
-    out: str  # the sum of what it prints
+    out: str  # the sum of its output
     err: str
     peak_mib: int  # of the largest of its processes
 
@@ -65,7 +65,7 @@ class Run:
 
 
 def execute(words, options, directory):
-    """Runs it whole, in a session of its own, that is ended with it."""
+    """Runs it to its end, in a session of its own that ends with it."""
     with open(f"{directory}/out", "wb") as out, open(f"{directory}/err", "wb") as err:
         begun = time.monotonic()
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
@@ -84,7 +84,7 @@ def execute(words, options, directory):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     with open(f"{directory}/out", "rb") as out, open(f"{directory}/err", errors="replace") as err:
-        # Not the whole of it: children count the memory of who starts them as theirs.
+        # Not the whole of it: children count their parent's memory as theirs.
         return Run(code, seconds, hashlib.file_digest(out, "sha256").hexdigest(), err.read(), peak_mib)
 
 

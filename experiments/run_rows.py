@@ -1,4 +1,4 @@
-"""The programs of run_programs.py: what each needs, what is made for it, and its command."""
+"""The programs of run_programs.py: their needs, their files, and their commands."""
 
 import dataclasses
 import hashlib
@@ -14,13 +14,13 @@ PYTHON = "/usr/bin/python3"
 
 @dataclasses.dataclass
 class Lab:
-    """Where programs find what is made for them, and how large their data is to be."""
+    """The place of the programs' files, and the size of their data."""
 
     directory: str
     mib: int
 
     def text(self):
-        """A file of lines in no order; how GNU sort keeps them takes about twice as much."""
+        """A file of lines in no order; GNU sort takes about twice as much memory for them."""
         path = f"{self.directory}/text"
         if not os.path.exists(path):
             with open(path, "w") as file:
@@ -42,7 +42,8 @@ class Lab:
 
 @dataclasses.dataclass
 class Row:
-    """`words` are the program's; {mib}, {dir} and {src} stand for the lab's. `make` is a command of the same kind."""
+    """`words` are the program's command; {mib}, {dir} and {src} stand for the lab's. `make` is a command of the same
+    kind."""
 
     name: str
     needs: list

@@ -1,20 +1,25 @@
 #!/usr/bin/python3
-"""What swap on the pool costs beside swap on this machine's own memory by the same way, on zram, on its disk, and on
-that slowed down to 550 and 150 MB/s.
+"""The cost of swap on the pool, beside swap on this machine's own memory by the same way, on zram, on its disk, and on
+that disk slowed down to 550 and 150 MB/s.
 
+<<<<<<< HEAD
 usage: experiments/swap_bench.py --nram=PROGRAM --pressure=PROGRAM [--rounds=N] [--only=LABEL] [--mib=1536] [--limit-mib=512]
                                  [--seconds=8] [--warm-mib=0] [--server-spin=WHEN]
+=======
+usage: experiments/swap_bench.py --nram=PROGRAM --pressure=PROGRAM [--rounds=N] [--only=LABEL] [--mib=1536]
+                                 [--limit-mib=512] [--seconds=8] [--warm-mib=0] [--server-spin=WHEN]
+>>>>>>> dev
 
 Programs touch --mib under a memory cgroup of --limit-mib: written, read at random for --seconds, verified in order; by
 one process, then by four. Rounds go through the devices in one direction and the other by turns; medians. A round in
-which hardly anything was swapped to its device counts as failed. What is missing here (zram, the cgroup v1 controller
-blkio for slow disks) is said and left out. Root, and the memory cgroup, v1 or v2; v2 knows no swappiness of a cgroup,
-so there it is the machine's vm.swappiness.
+which hardly anything was swapped to its device counts as failed. Devices that this machine lacks (zram, the cgroup v1
+controller blkio for slow disks) are named and left out. Root, and the memory cgroup, v1 or v2; v2 knows no swappiness
+of a cgroup, so there it is the machine's vm.swappiness.
 
-"touched MiB/s" is all of --mib over the time that writing it took, though about --limit-mib of it stays in RAM.
+"touched MiB/s" is all of --mib over the time that writing it took, though about --limit-mib of it remains in RAM.
 
---warm-mib: so much memory is touched, and freed, before each device's turn: a virtual machine's host takes free memory
-back, and the first touch of it afterwards is slow for whoever comes first. --server-spin: as `nram up --spin`.
+--warm-mib: this amount of memory is touched, and freed, before each device's turn. A virtual machine's host takes free
+memory back, and the next touch of it is slow for the first device. --server-spin: as `nram up --spin`.
 """
 
 import argparse
@@ -153,7 +158,7 @@ def rounds(options, cgroup, devices, values):
     """Adds the figures of all rounds to `values`; False if a round failed."""
     whole = True
     for number in range(options.rounds):
-        # Targets take turns, so that none always follows the same other.
+        # Targets take turns, so that none always follows the same other one.
         for label in list(devices) if number % 2 == 0 else reversed(devices):
             outcome = ""
             try:

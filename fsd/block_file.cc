@@ -8,7 +8,7 @@
 namespace nram {
 namespace {
 
-// A waiter looks again so often, whatever happens to its wake-up.
+// A waiter looks again after this time, whatever happens to its wake-up.
 constexpr int64_t kLookAgainMs = 1'000;
 
 }  // namespace

@@ -17,7 +17,7 @@
 
 namespace nram {
 
-// The memory that a store needs for an operation that nobody waits for. Each store derives its own.
+// The memory that a store needs for an asynchronous operation. Each store derives its own.
 class StoreIo {
  public:
   virtual ~StoreIo() = default;
@@ -26,7 +26,7 @@ class StoreIo {
 // The handle of one read or write. It is the same object from the caller down to the store. One operation at a time;
 // when that has ended, the handle can be used again. The owner keeps the handle and the buffer until then.
 //
-// There are two kinds. The caller waits on the first: Wait() returns the result. Nobody waits on the second: it calls
+// There are two kinds. The caller waits on a synchronous one: Wait() returns the result. An asynchronous one calls
 // `done`, and status() has the result.
 class BlockIo {
  public:
@@ -35,9 +35,9 @@ class BlockIo {
   // The store does not touch the handle afterwards, so `done` may start the next operation or give the handle away.
   using Done = void (*)(BlockIo* io);
 
-  // A handle to wait on. It needs nothing from the store and allocates nothing: it may live on the stack.
+  // A synchronous handle. It needs nothing from the store and allocates nothing: it may live on the stack.
   BlockIo() = default;
-  // A handle that calls `done`. `part` is from NewIo() of the store that the handle is used with; it may be null if the
+  // An asynchronous handle. `part` is from NewIo() of the store that the handle is used with; it may be null if the
   // store needs none.
   BlockIo(std::unique_ptr<StoreIo> part, Done done) : part_(std::move(part)), done_(done) {}
   ~BlockIo();
@@ -55,7 +55,7 @@ class BlockIo {
   uint64_t end() const { return offset_ + (op_ == Op::kRead ? to_.size() : from_.size()); }
   const absl::Status& status() const { return status_; }
 
-  // A write that is tried again says how it failed before: the store then need not try the same way.
+  // A repeated write says how it failed before: the store then need not try the same way.
   void set_earlier_failure(absl::Status failure) { earlier_failure_ = std::move(failure); }
   const absl::Status& earlier_failure() const { return earlier_failure_; }
 
@@ -94,9 +94,9 @@ class BlockFile {
  public:
   virtual ~BlockFile() = default;
 
-  // These start an operation. If nobody waits on `io`, it has at most 64 KiB, and false says that the operation cannot
-  // be had without waiting; nothing was begun then. If the caller waits on `io`, the answer is always true, and the
-  // store may do the work on the caller's thread before the answer.
+  // These start an operation. If `io` is asynchronous, the operation has at most 64 KiB, and false says that it would
+  // have to wait; nothing was begun then. If `io` is synchronous, the answer is always true, and the store may do the
+  // work on the caller's thread before the answer.
   bool StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to);
   bool StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from);
   // These start an operation and wait for it.
@@ -109,8 +109,8 @@ class BlockFile {
 
   // Whether a write that failed so may succeed if it is tried again and says so (BlockIo::set_earlier_failure).
   virtual bool RewriteMayHelp(const absl::Status& failed) const { return false; }
-  // Whether a write there may run beside other reads and writes of the file. If not, whoever uses it waits for them
-  // first, and has others wait; it is a write that is waited for.
+  // Whether a write there may run beside other reads and writes of the file. If not, the user of the file waits for
+  // them first, and lets others wait; such a write is synchronous.
   virtual bool WritesBeside(uint64_t offset, uint64_t length) const { return true; }
   // Makes a hole and frees its memory. Blocks.
   virtual absl::Status Trim(uint64_t offset, uint64_t length) = 0;
@@ -133,9 +133,9 @@ class BlockStore {
   virtual ~BlockStore() = default;
   // Takes no round trip.
   virtual absl::StatusOr<std::unique_ptr<BlockFile>> Create() = 0;
-  // The store's part of a handle that nobody waits on; null if the store needs none.
+  // The store's part of an asynchronous handle; null if the store needs none.
   virtual std::unique_ptr<StoreIo> NewIo() { return nullptr; }
-  // Frees all that these files have stored. Nobody may use them any more. Blocks until it is done or given up.
+  // Frees all bytes of these files. They must not be in use any more. Blocks until it is done or given up.
   virtual void Destroy(std::vector<std::unique_ptr<BlockFile>> files) = 0;
   // As of the last news from the servers.
   virtual StoreCapacity Capacity() const = 0;

@@ -1,5 +1,5 @@
-// The one handle of a read or write: it ends before its start returns or on another thread, well or not, and serves
-// again.
+// The one handle of a read or write. It ends before its start returns or on another thread, with success or an error,
+// and serves again.
 
 #include "fsd/block_file.h"
 
@@ -49,7 +49,7 @@ class TestFile : public BlockFile {
   std::vector<std::thread> threads_;
 };
 
-// A handle that nobody waits on; the test does, by other means.
+// An asynchronous handle; the test waits on it by other means.
 struct CalledIo : BlockIo {
   CalledIo() : BlockIo(nullptr, &OnDone) {}
   static void OnDone(BlockIo* io) {

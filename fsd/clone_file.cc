@@ -12,9 +12,9 @@
 namespace nram {
 namespace {
 
-constexpr uint64_t kTrimAtOnce = kPagesPerSpan;             // pages that nobody sees, before they are freed
+constexpr uint64_t kTrimAtOnce = kPagesPerSpan;             // pages that no file sees, before they are freed
 constexpr uint64_t kFoldPagesMax = 16 * kMiB / kPageBytes;  // the file's users wait for them
-constexpr size_t kManyRuns = 3;                             // of one file: it is cheaper to read what lies between too
+constexpr size_t kManyRuns = 3;                             // of one file: it is cheaper to read the gaps too
 
 uint64_t EndPage(uint64_t end) { return RoundUp(end, kPageBytes) / kPageBytes; }
 
@@ -32,11 +32,11 @@ void CloneBase::TrimUnseen() {
     if (unseen_.size() < kTrimAtOnce) return;
     std::swap(unseen, unseen_);
   }
-  // Nobody can come to see them again.
+  // No file can see them again.
   unseen.ForEachRun(0, PageSet::kNone, [&](uint64_t first, uint64_t end) {
     const absl::Status trimmed = file_->Trim(first * kPageBytes, (end - first) * kPageBytes);
     if (!trimmed.ok()) {
-      // They go with the file.
+      // They are freed with the file.
       LOG_EVERY_N(WARNING, 100) << "freeing pages that no clone sees: " << trimmed;
     }
   });
@@ -118,7 +118,7 @@ bool CloneFile::Start(BlockIo* io) {
     io->End(reads ? ReadAll(io->offset(), io->to()) : WriteAll(io->offset(), io->from()));
     return true;
   }
-  // Without waiting, what lies in one file can be had: it is that file's own operation.
+  // An operation in one file needs no wait: it becomes that file's own operation.
   const uint64_t end = EndPage(io->end());
   const Place place = PlaceOf(io->offset() / kPageBytes, end);
   return place.file != nullptr && place.end == end && (reads || place.in_place) && place.file->Start(io);
@@ -157,7 +157,7 @@ absl::Status CloneFile::ReadRuns(absl::Span<const Run> runs) {
       for (const Run& run : runs) memcpy(run.to.data(), &all[run.offset - first], run.to.size());
       return absl::OkStatus();
     }
-    // Perhaps a page is damaged that nobody wants.
+    // Perhaps only an unwanted page is damaged.
   }
   for (const Run& run : runs) NRAM_RETURN_IF_ERROR(run.file->Read(run.offset, run.to));
   return absl::OkStatus();
@@ -287,7 +287,7 @@ absl::Status CloneFile::Trim(uint64_t offset, uint64_t length) {
   NRAM_RETURN_IF_ERROR(TrimPart(offset, first_whole));
   NRAM_RETURN_IF_ERROR(TrimPart(last_whole, end));
   if (first_whole == last_whole) return absl::OkStatus();
-  // All of its own, for the sake of what failed writes may have left.
+  // Trims all whole pages of its own file, because failed writes may have left bytes.
   if (own_ != nullptr) NRAM_RETURN_IF_ERROR(own_->Trim(first_whole, last_whole - first_whole));
   for (const auto& sight : sights_) {
     if (sight->pages().NextIn(first_whole / kPageBytes) >= last_whole / kPageBytes || !sight->base()->sole()) continue;

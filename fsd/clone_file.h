@@ -28,8 +28,8 @@ class CloneBase {
   // Whether one file alone sees pages of it. That file may write to them in place; and it stays so while that file does
   // not share them.
   bool sole() const;
-  // Frees pages that nobody sees any more, if they are many enough. For who has a sight. Blocks as the store's Trim
-  // does.
+  // Frees pages that no file sees any more, if they are many enough. The caller must have a sight. Blocks as the
+  // store's Trim does.
   void TrimUnseen();
 
  private:
@@ -39,11 +39,11 @@ class CloneBase {
   Reclaimer* const reclaimer_;
   mutable Mutex mu_;  // over no wait, and no other lock
   std::vector<Sight*> sights_ ABSL_GUARDED_BY(mu_);
-  PageSet unseen_ ABSL_GUARDED_BY(mu_);  // stored perhaps, and seen by nobody
+  PageSet unseen_ ABSL_GUARDED_BY(mu_);  // stored perhaps, and seen by no file
 };
 
-// The pages of a base that one file sees. Only who has it changes it, and only alone; other threads may look at its
-// pages, under the base's lock.
+// The pages of a base that one file sees. Only the sight's owner changes it, and only alone; other threads may
+// look at its pages, under the base's lock.
 class Sight {
  public:
   // Sees [first, end) of `pages`.
@@ -57,7 +57,7 @@ class Sight {
   // Sees nothing any more; of no use afterwards. The base's file, if this was its last sight; else null.
   std::unique_ptr<BlockFile> Leave();
   const PageSet& pages() const { return pages_; }
-  // Sees [first, end) no more; sees what `other`, of the same base, does too.
+  // Drop: sees [first, end) no more. Add: sees the pages of `other`, of the same base, too.
   void Drop(uint64_t first, uint64_t end);
   // The same for the sight of a sole base, whose file has freed the pages. Returns how many it has seen.
   uint64_t DropFreed(uint64_t first, uint64_t end);
@@ -97,7 +97,7 @@ class CloneFile : public BlockFile {
   // nothing has changed, but that pages of its own may be zeros there. Blocks as Trim does.
   absl::Status Adopt(SharedPages pages, uint64_t first, uint64_t end);
 
-  // Takes out what the store has to destroy with this file. Blocks as Trim does.
+  // Takes out the files that the store has to destroy with this one. Blocks as Trim does.
   void TakeFiles(std::vector<std::unique_ptr<BlockFile>>* files);
 
  private:

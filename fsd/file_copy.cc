@@ -55,7 +55,7 @@ Errno WritePiece(const FileCopy& copy, uint64_t done, const Piece& piece) {
   return copy.to->Write(copy.to_offset + done, {const_cast<std::byte*>(piece.data.data()), piece.data.size()});
 }
 
-// Reads the pieces of a copy in order, one ahead of who takes them. One thread takes them.
+// Reads the pieces of a copy in order, one ahead of the thread that takes them. One thread takes them.
 class PieceReader {
  public:
   PieceReader(const FileCopy& copy, PaddedBytes buffer) : copy_(copy) {
@@ -162,7 +162,7 @@ Errno CopyAtOnce(const FileCopy& copy, PaddedBytes buffer, uint64_t* copied) {
     const absl::Span<const std::byte> page = got.subspan(at, kPageBytes);
     return std::all_of(page.begin(), page.end(), [](std::byte byte) { return byte == std::byte{0}; });
   };
-  // Writes overwrite pads, which would be what is still to be written.
+  // Copied out first, because writes overwrite pads, which here are bytes still to be written.
   const std::unique_ptr<std::byte[]> memory(new std::byte[got.size() + 2 * PaddedBytes::kPadBytes]);
   std::byte* const data = memory.get() + PaddedBytes::kPadBytes;
   while (*copied < got.size()) {

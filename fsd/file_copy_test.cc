@@ -20,7 +20,7 @@
 namespace nram {
 namespace {
 
-// The memory store with another unit, as sealed pages have it.
+// The memory store with another unit, as a pool of sealed pages has it.
 class PageStore : public BlockStore {
  public:
   explicit PageStore(size_t unit) : unit_(unit) {}
@@ -51,7 +51,7 @@ class FileCopyTest : public ::testing::TestWithParam<size_t> {
     fs_->names()->Forget(inode, 1);
     AwaitFreed();
   }
-  // Deleted files are freed, and then the files that those have given up in turn.
+  // Waits until the deleted files are freed, and then the files that those have given up in turn.
   void AwaitFreed() {
     for (int i = 0; i < 3; ++i) fs_->store()->reclaimer()->AwaitFreed(0);
   }
@@ -234,12 +234,12 @@ TEST_P(FileCopyTest, ACloneCostsWhatChanges) {
   EXPECT_EQ(Read(clone, 5 * kMiB, 12), data.substr(5 * kMiB, 12));
   EXPECT_EQ(Read(source, 5 * kMiB, 3), "sss");
 
-  // The same again, to a file that shares them already: nothing.
+  // The same again, to a file that shares the pages already: nothing is used.
   EXPECT_EQ(CopyOnce({source, 0, clone, 0, data.size()}), static_cast<int64_t>(data.size()));
   EXPECT_EQ(blocks_.Used(), alone + kPageBytes);
   EXPECT_EQ(Read(clone, 4 * kMiB, 12), data.substr(4 * kMiB, 12));
 
-  // Whoever is left writes in place, and has what he sees.
+  // The last file writes in place, and owns the pages that it sees.
   Remove(source, 1);
   ASSERT_TRUE(Ok(Write(clone, 0, std::string(2 * kMiB, 'x'))));
   EXPECT_LE(blocks_.Used(), alone + kMiB);
@@ -278,7 +278,7 @@ TEST_P(FileCopyTest, ACopyOfAFileThatGrows) {
   EXPECT_TRUE(Read(clone, 0, kMiB) + Read(clone, kMiB, kMiB) == data.substr(0, 2 * kMiB));
   EXPECT_TRUE(Read(clone, 2 * kMiB, kMiB) == data.substr(2 * kMiB, 100) + std::string(4'900, '\0'));
   EXPECT_TRUE(Read(source, 2 * kMiB, kMiB) == data.substr(2 * kMiB));
-  // Where it cannot share them all, it does not say that it has copied all.
+  // Where the copy cannot share all pages, it does not report that all are copied.
   ASSERT_TRUE(Ok(Write(clone, data.size(), "longer")));
   EXPECT_LT(CopyOnce({source, 0, clone, 0, length}), static_cast<int64_t>(length));
 }
@@ -328,7 +328,7 @@ TEST_P(FileCopyTest, AFullStoreLeavesBothAsTheyWere) {
   EXPECT_EQ(Write(clone, 10, "c"), Err(ENOSPC));
   EXPECT_TRUE(Read(source, 0, kMiB) + Read(source, kMiB, kMiB) == data);
   EXPECT_TRUE(Read(clone, 0, kMiB) + Read(clone, kMiB, kMiB) == data);
-  // A copy of bytes stops where the room does.
+  // A copy of bytes stops when the store is full.
   EXPECT_EQ(CopyOnce({source, 0, filler, 100 * kMiB, kMiB}), -ENOSPC);
   Remove(clone, 2);
   EXPECT_TRUE(Ok(Write(source, kMiB, std::string(kPageBytes, 's')))) << "now it is alone";
@@ -356,8 +356,8 @@ TEST_P(FileCopyTest, ASignalEndsACopyBetweenPieces) {
   EXPECT_EQ(SizeOf(to), kMiB);
 }
 
-// Pages are written one after the other, round and round. A copy must have them up to one of the writes, and none of
-// those behind it.
+// Pages are written one after the other, in rounds. A copy must have the writes up to one of them, and none of the
+// later ones.
 TEST_P(FileCopyTest, ACopyOfAllIsAStateOfOneMoment) {
   for (const uint64_t pages : {40u, 600u}) {
     const InodeNumber source = NewFile();

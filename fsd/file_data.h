@@ -68,10 +68,10 @@ class FileData : public FileBody {
   struct SharedBytes {
     SharedPages pages;
     uint64_t end = 0;       // the range's begin: there is nothing to share, or it cannot be
-    bool followed = false;  // what the last page has behind `end` may not be zeros
+    bool followed = false;  // the last page may have bytes other than zeros behind `end`
   };
   // A copy that takes no room before either file changes (adr/0024), from one file to the same place of another.
-  // Share says what the file has in [offset, end) at this moment; `offset` is a page's. It asks no server, unless the
+  // Share returns the file's pages in [offset, end) at this moment; `offset` is a page's. It asks no server, unless the
   // file has as many bases as it may (CloneFile::Share). The result is Adopt's, of a file over the same store.
   // *adopted_end is less than `shared.end` if the target has bytes of its own in the last page. UNIMPLEMENTED is
   // EOPNOTSUPP: copy the bytes. Adopt needs ENOSPC's room in the mount's limit alone. After an error nothing has
@@ -112,7 +112,7 @@ class FileData : public FileBody {
   // A write up to `end` leaves the file larger or, if it failed, the tail unsure.
   void NoteWritten(Errno error, uint64_t end) ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void GrowTo(uint64_t size);
-  // Fills the first and last unit of a write up with what the file has there, in the pads.
+  // Fills the first and last unit of a write up with the file's bytes there, in the pads.
   Errno RoundOut(uint64_t* offset, PaddedBytes* bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Reads the unit at `at` as the file has it: zeros behind its end and in holes.
   Errno LoadUnit(uint64_t at, absl::Span<std::byte> bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -125,12 +125,12 @@ class FileData : public FileBody {
   Errno ReserveAndTake(uint64_t offset, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::unique_ptr<BlockFile> TakeStored() { return pages_.TakeStored(); }
 
-  // The ends of operations that nobody waits for. Each operation holds the gate shared; EndIo gives it back.
+  // The ends of asynchronous operations. Each operation holds the gate shared; EndIo gives it back.
   static void OnBlockEnd(BlockIo* block);
   void OnWriteEnd(FileIo* io);
   void EndWrite(FileIo* io, Errno error) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void EndIo(FileIo* io, Errno error) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Tries a write again that has failed. It may take as long as an operation.
+  // Tries a failed write again. It may take as long as an operation.
   void WriteAgain(FileIo* io);
 
   // Shared: whole units are read and written. Exclusive: all else. Taken before the lock of pages_.
@@ -140,7 +140,7 @@ class FileData : public FileBody {
   std::atomic<uint32_t> direct_writes_{0};
   std::atomic<uint64_t> size_{0};
   [[no_unique_address]] FilePages pages_;  // the next field goes into the bytes that alignment leaves over in it
-  // A write behind the end has failed: what is there may not be zeros. Set with the gate shared, cleared with it
+  // A write behind the end has failed: the bytes there may not be zeros. Set with the gate shared, cleared with it
   // exclusive.
   std::atomic<bool> tail_unsure_{false};
 };

@@ -63,7 +63,7 @@ TEST(PageSetTest, FarPagesAreFoundWithoutWalkingThere) {
   EXPECT_EQ(set.NextIn(0), PageSet::kNone);
 }
 
-// A store that fails when it is told to.
+// A store that fails on demand.
 class FailingStore : public BlockStore {
  public:
   absl::StatusOr<std::unique_ptr<BlockFile>> Create() override {
@@ -77,10 +77,10 @@ class FailingStore : public BlockStore {
   }
   StoreCapacity Capacity() const override { return memory_->Capacity(); }
 
-  std::atomic<int> fail_writes{0};  // each of so many writes half and fails
+  std::atomic<int> fail_writes{0};  // this many writes each write half and fail
   absl::Status failure = absl::UnavailableError("told to");
   absl::Status later_failure = failure;
-  bool relocates = false;  // a write succeeds that is tried again after UNAVAILABLE
+  bool relocates = false;  // a write that is tried again after UNAVAILABLE succeeds
   bool fail_reads = false;
   bool fail_trims = false;
   bool room_after_destroy = false;
@@ -220,14 +220,14 @@ TEST_F(FileDataTest, RandomOperationsAgainstAString) {
       case 2: {
         std::string data(length, '\0');
         for (char& c : data) c = static_cast<char>(random());
-        // Now and then a write fails half-way; what is behind the end of the file must not show later.
+        // Now and then a write fails half-way; bytes behind the end of the file must not show later.
         const bool fails = random() % 20 == 0;
         if (fails) blocks_.fail_writes = 1;
         const Errno error = Write(offset, data);
         blocks_.fail_writes = 0;
         ASSERT_EQ(error, fails ? Err(EIO) : Errno::kOk);
         if (fails) {
-          // Old or new: take what is there, as far as the file goes.
+          // Old or new: the model takes the file's bytes, up to its end.
           const std::string now = Read(0, kMax * 2);
           ASSERT_EQ(now.size(), model.size());
           for (size_t i = 0; i < now.size(); ++i) {
@@ -292,7 +292,7 @@ TEST_F(FileDataTest, ALostFileFailsUntilItIsTruncated) {
   EXPECT_EQ(Read(4'990, 20), std::string(10, '\0')) << "holes need no store";
 }
 
-// A failed append may leave bytes behind the end. They are in the way of writes behind the end only.
+// A failed append may leave bytes behind the end. They hinder only writes behind the end.
 TEST_F(FileDataTest, WritesWithinTheFileDoNotWaitForItsTail) {
   EXPECT_EQ(Write(0, std::string(100'000, 'a')), Errno::kOk);
   blocks_.fail_writes = 1;

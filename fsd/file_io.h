@@ -23,8 +23,8 @@ struct PaddedBytes {
   size_t size = 0;
 };
 
-// The handle of a small read or write that nobody waits for, and its buffer: FileData's half of a BlockIo. Whoever uses
-// one derives his own half. One operation at a time; made once and used again and again.
+// The handle of a small asynchronous read or write, and its buffer: FileData's half of a BlockIo. A user derives the
+// other half. One operation at a time; made once and used again and again.
 class FileIo : public BlockIo, private Reclaimer::Waiter {
  public:
   static constexpr size_t kBytesMax = 64 * kKiB;
@@ -33,7 +33,7 @@ class FileIo : public BlockIo, private Reclaimer::Waiter {
 
   PaddedBytes buffer() { return {memory_.get() + PaddedBytes::kPadBytes, kBytesMax}; }
 
-  // Of a write that has just ended: false if FileData::NoteDirectWrite of its file would say kNothing.
+  // Call it when a write has just ended: false if FileData::NoteDirectWrite of its file would say kNothing.
   bool MayBeCached() const;
 
  protected:

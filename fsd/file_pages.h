@@ -44,8 +44,8 @@ class FilePages {
   Errno Take(uint64_t offset, uint64_t end, BlockFile** stored);
   // The pages that lie whole in the range count no more. Returns how many those were.
   uint64_t Return(uint64_t offset, uint64_t end);
-  // The stored file as one that can share its pages: it becomes one, and is made if there is none. What FindStored and
-  // the like have given before is of no use then, so nothing may be under way.
+  // The stored file as one that can share its pages: it becomes one, and is made if there is none. Earlier results of
+  // FindStored and the like are of no use then, so nothing may be under way.
   CloneFile* MakeClone();
   // Counts the set's pages, all or none (ENOSPC).
   Errno TakeAll(const PageSet& pages);

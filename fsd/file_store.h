@@ -21,12 +21,12 @@ class FileStore {
 
   // A FileData without bytes. The FileStore must outlive it.
   std::unique_ptr<FileBody> NewFile();
-  // Takes a file of NewFile that nobody uses any more, and frees its bytes in the background, soon. Does not block.
+  // Takes a file of NewFile that is not in use any more, and frees its bytes in the background, soon. Does not block.
   void Bury(std::unique_ptr<FileBody> file);
   // From now on, the bytes of files that are buried stay in the store.
   void StopFreeing() { reclaimer_.StopFreeing(); }
 
-  // The answer of statfs: at most the limit, and at most what the store has.
+  // The answer of statfs: at most the limit, and at most the store's.
   StoreCapacity Capacity() const;
 
   BlockStore* blocks() { return &blocks_; }

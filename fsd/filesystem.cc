@@ -137,9 +137,10 @@ Errno Filesystem::CopyChecked(FileCopy copy, PaddedBytes buffer, absl::FunctionR
   if (from_start && bytes <= buffer.size) return CopyAtOnce(copy, buffer, copied);
   NRAM_RETURN_IF_ERRNO(ShareBytes(copy, copied));
   if (*copied > 0) return Errno::kOk;
-  // Who copies all of a file in one call has a state of one moment. This is none, so the last page takes another call.
+  // A caller that copies all of a file in one call gets a state of one moment. This copy is not one, so the last page
+  // takes another call.
   if (from_start) copy.length = RoundDown(bytes - 1, kPageBytes);
-  // Within one file, the source would grow by what is written behind it.
+  // Within one file, the source would grow by the bytes written behind it.
   copy.length = std::min({copy.length, kCopyBytesMax, size - std::min(size, copy.from_offset)});
   return CopyBytes(copy, buffer, stop, copied);
 }

@@ -22,14 +22,14 @@ struct FuseAdapterOptions {
   // Read-ahead and write-back that the kernel has under way: fewer than there are threads, so that a server that does
   // not answer leaves some for everything else.
   unsigned background_max = 12;
-  // The kernel ends a mount whose daemon has left a request unanswered for so long; 0: never. Linux 6.15 and later.
+  // The kernel ends a mount whose daemon has left a request unanswered for this time; 0: never. Linux 6.15 and later.
   int request_timeout_s = 0;
 };
 
 // The callbacks' user data. Thread-safe.
 class FuseAdapter {
  public:
-  // Only this mount changes anything, so what the kernel was told stays true until it changes it.
+  // Only this mount changes anything, so the kernel's knowledge stays true until it changes it.
   static constexpr double kForeverSeconds = 1e9;
 
   // `filesystem` must outlive it.

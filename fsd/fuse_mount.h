@@ -16,7 +16,7 @@ struct FuseMountOptions {
   std::string directory;
   std::string source = "nram";       // as mount and df show it
   std::vector<std::string> options;  // as after -o: "ro", "noexec", "allow_other", ...
-  bool nonempty = false;             // hide what the directory holds
+  bool nonempty = false;             // hide the directory's own files
   int threads = 16;
   FastWake fast_wake = FastWake::kAuto;
   uint64_t readahead_bytes = 4 << 20;  // needs root; for others it is the kernel's 128 KiB
@@ -29,13 +29,13 @@ struct FuseMountOptions {
 // requests that it has in hand at once, beside the small ones. Not thread-safe.
 class FuseMount {
  public:
-  // Mounts; requests are served from now on. `filesystem` must outlive the mount. FAILED_PRECONDITION: the error says
-  // what is wrong with the directory, or why FUSE cannot be had here, and how to mend it.
+  // Mounts; requests are served from now on. `filesystem` must outlive the mount. FAILED_PRECONDITION: the error names
+  // the directory's fault, or why FUSE cannot be had here, and how to mend it.
   static absl::StatusOr<std::unique_ptr<FuseMount>> Start(Filesystem* filesystem, const FuseMountOptions& options);
-  // Unmounts if nobody has yet, and waits for the requests under way; each ends by its deadline.
+  // Unmounts, if it is still mounted, and waits for the requests under way; each ends by its deadline.
   ~FuseMount();
 
-  // Readable once somebody has unmounted it.
+  // Readable once it is unmounted.
   int ended_fd() const { return workers_->ended_fd(); }
   bool ended() const;
   // Has the kernel write back its dirty pages, and detaches the mount. Then waits for the programs that still have

@@ -112,7 +112,7 @@ void SetAttr(fuse_req_t req, fuse_ino_t inode, struct stat* in, int to_set, fuse
   if ((to_set & FUSE_SET_ATTR_ATIME_NOW) != 0) change.atime = now;
   if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) change.mtime = now;
   // The kernel says when set-id bits must go (FATTR_KILL_SUIDGID): with a change of owner, and with a change of size by
-  // a user who may not keep them.
+  // a user without the right to keep them.
   if ((FuseWorker::Current()->body<fuse_setattr_in>().valid & FATTR_KILL_SUIDGID) != 0) {
     change.set_id = DropSetIdBits(req, NamesOf(req), inode);
   }

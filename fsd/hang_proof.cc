@@ -35,8 +35,8 @@ constexpr size_t kHeapBytes = 20 << 20;
 // name (https://systemd.io/ROOT_STORAGE_DAEMONS).
 void MarkAsStorage() { program_invocation_name[0] = '@'; }
 
-// From now on, standard error is a pipe, and another process copies it to the former place. Nobody waits for that
-// process.
+// From now on, standard error is a pipe, and another process copies it to the former place. This process does not wait
+// for that one.
 absl::Status StartLogger() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");

@@ -7,9 +7,9 @@
 
 namespace nram {
 
-// To be called before there are threads. The process and the threads that it starts:
+// Must be called before there are threads. The process and the threads that it starts:
 //   - never write pages out, to themselves least of all, when they need memory (PR_SET_IO_FLUSHER, Linux 5.6);
-//   - are not what the OOM killer ends;
+//   - are spared by the OOM killer;
 //   - are real-time tasks, to which the kernel gives memory from its reserve (vm.min_free_kbytes);
 //   - have small stacks, and one heap that is there from the start, so that malloc asks the kernel for nothing;
 //   - log into a pipe that another process writes to the log file, and drop what does not fit.
@@ -17,7 +17,7 @@ namespace nram {
 // `unprotected` it goes on without them and says so in the log.
 absl::Status PrepareHangProof(bool unprotected);
 
-// Locks all memory that the process has or gets. To be called when all threads run and all buffers are there.
+// Locks all memory that the process has or gets. Must be called when all threads run and all buffers are there.
 absl::Status LockMemory();
 
 }  // namespace nram

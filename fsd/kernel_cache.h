@@ -29,8 +29,8 @@ class KernelCache {
   void set_session(fuse_session* session) { session_ = session; }
 
   // Replies to a write past the page cache, when the cache has nothing older of the write's range. Linux drops that
-  // before such a write; it drops it again after the write, in case somebody has read it meanwhile, only if the writer
-  // waits (not for libaio and io_uring).
+  // before such a write; it drops it again after the write, in case of a read meanwhile, only if the writer waits (not
+  // for libaio and io_uring).
   void ReplyDirectWrite(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t bytes);
   // Answers an lseek for data or a hole, once the file is written back: pages that only the kernel has are data too.
   void Seek(fuse_req_t req, InodeNumber inode, uint64_t offset, int whence);
@@ -40,12 +40,12 @@ class KernelCache {
   void Stop();
 
  private:
-  // Has the whole file dropped from the page cache, soon; nobody waits for that.
+  // Has the whole file dropped from the page cache, soon, without waiting for that.
   void DropLater(InodeNumber inode);
 
   Filesystem* const filesystem_;
   const bool writeback_;
-  // So many of the kernel's places may be taken by direct writes that wait for a drop. A drop may have to wait for
+  // The most of the kernel's places for direct writes that wait for a drop. A drop may have to wait for
   // reads that hold pages and have no place yet.
   const unsigned waiting_drops_max_;
   fuse_session* session_ = nullptr;

@@ -165,7 +165,7 @@ Errno LocalNamespace::Lookup(InodeNumber parent, absl::string_view name, InodeAt
   Inode* directory = nullptr;
   InodeNumber number = 0;
   if (IsDotName(name)) {
-    // The kernel asks so when it has forgotten the inode; nobody has it open.
+    // The kernel asks so when it has forgotten the inode; no process has it open.
     if (table_.Get(parent) == nullptr || table_.Get(parent)->link_count == 0) return Err(ESTALE);
     number = parent;
     if (name == "..") {

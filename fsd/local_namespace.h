@@ -81,7 +81,7 @@ class LocalNamespace : public Namespace {
   bool AccessIsRecent(const Inode& inode) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const LocalNamespaceOptions options_;
-  const uint32_t first_generation_;  // random: nobody's handles are good for the next daemon's files
+  const uint32_t first_generation_;  // random: no file handle is good for the next daemon's files
 
   // Taken before the lock of a file's pages: FileBody's methods and `bury` run under it.
   mutable SharedMutex mu_;

@@ -41,12 +41,12 @@ namespace nram {
 namespace {
 
 constexpr int64_t kUnmountTimeoutMs = 10'000;
-// The kernel gives up a daemon that answers nothing (a frozen one, say) after so many deadlines of an operation, but a
-// minute at least. Nothing that keeps its deadlines takes so long.
+// The kernel gives up a daemon that answers nothing (a frozen one, say) after this many deadlines of an operation, but
+// a minute at least. Nothing that keeps its deadlines takes so much time.
 constexpr int64_t kSwapRequestDeadlines = 6;
 constexpr int64_t kSwapRequestMinS = 60;
-// The kernel has fewer requests of data under way than there are threads (background_max), with so many messages each:
-// of 1 MiB that does not begin where a message does.
+// The kernel has fewer requests of data under way than there are threads (background_max), each with at most this many
+// messages: a request of 1 MiB that does not begin where a message does.
 constexpr size_t kMessagesPerRequest = 5;
 
 int Fail(const absl::Status& status, int fd) {
@@ -61,7 +61,7 @@ struct Daemon {
   std::unique_ptr<BlockStore> store;
   std::unique_ptr<Filesystem> filesystem;
   std::unique_ptr<FuseMount> mount;
-  std::unique_ptr<MetricsServer> metrics;  // null: nobody watches
+  std::unique_ptr<MetricsServer> metrics;  // null: no --metrics
 };
 
 // Opens the pool and the store on it. Returns the pool's name for mount tables.
@@ -160,7 +160,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
     mount.adapter.request_timeout_s =
         static_cast<int>(std::max(options.io_timeout_ms * kSwapRequestDeadlines / 1000, kSwapRequestMinS));
   }
-  // Before the mount: who asks for an address that cannot be had gets no mount.
+  // Before the mount: with an address that cannot be had, nothing is mounted.
   NRAM_RETURN_IF_ERROR(StartMetrics(options, &daemon));
   NRAM_ASSIGN_OR_RETURN(daemon.mount, FuseMount::Start(daemon.filesystem.get(), mount));
   return daemon;

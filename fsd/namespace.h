@@ -23,7 +23,7 @@ inline constexpr InodeNumber kRootInode = 1;
 inline constexpr size_t kNameBytesMax = 255;
 inline constexpr uint32_t kLinksMax = 1u << 30;
 
-// The data of one regular file, as its inode sees it. Whoever stores data derives from it.
+// The data of one regular file, as its inode sees it. The class that stores the data derives from it.
 class FileBody {
  public:
   virtual ~FileBody() = default;

@@ -68,7 +68,7 @@ TEST(DirectoryTest, AListingSeesWhatStaysExactlyOnce) {
   Directory::Entry entry{0, 0, {}};
   while (directory.Next(entry.cookie, &entry)) {
     if (entry.inode == 1) seen.insert(std::string(entry.name));
-    // Others come and go meanwhile, enough for the places to be closed up.
+    // Other names are added and removed meanwhile, enough for the places to be closed up.
     if (gone < 3'000) directory.Erase(absl::StrCat("goes", gone++));
     if (seen.size() % 7 == 0) directory.Insert(absl::StrCat("came", random()), 3);
     ASSERT_LT(directory.size(), 20'000u);
@@ -86,7 +86,7 @@ TEST(DirectoryTest, AListingOfFilesThatAreRenamedEnds) {
     ASSERT_LT(step, 20'000) << "a listing without end";
     seen.insert(entry.inode);
     directory.Rename(std::string(entry.name), absl::StrCat("g", step));
-    // And as those do who know no rename: a new name for the same file.
+    // And as programs do that know no rename: a new name for the same file.
     const std::string other = absl::StrCat("f", entry.inode % 5'000 + 1);
     if (const InodeNumber inode = directory.Find(other); inode != 0 && step % 10 == 0) {
       directory.Erase(other);
@@ -405,7 +405,7 @@ TEST_F(NamespaceTest, GenerationsAreNotTheSameInTheNextDaemon) {
   EXPECT_GT(seen.size(), 1u);
 }
 
-// As on tmpfs, nobody takes all of the machine's memory by names alone.
+// As on tmpfs, no user takes all of the machine's memory by names alone.
 TEST_F(NamespaceTest, NamesAndTextAreLimited) {
   const InodeNumber file = Make(kRootInode, "f");
   InodeAttr attr;

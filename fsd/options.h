@@ -47,8 +47,8 @@ struct FsdOptions {
   std::string pid_file;                    // written when it is mounted, removed at the end
   std::vector<std::string> mount_options;  // for the kernel
   bool directory_access_times = true;      // false: nodiratime; libfuse does not know that
-  // How long the mount's leading thread polls: a server on this machine or a fast network answers by then. With swap it
-  // never does: its threads are real-time ones and would keep the programs from working that they serve.
+  // How long the mount's leading thread polls: a server on this machine or a fast network answers by then. It never
+  // polls with swap: its threads are real-time ones and would keep the programs from working that they serve.
   SpinOptions spin{.limit_us = 20};
   FastWake fast_wake = FastWake::kAuto;
 

@@ -107,8 +107,8 @@ void Reclaimer::RunWaiters() {
 void Reclaimer::AwaitWorkLocked() {
   const bool trims = done_ - trimmed_at_ >= kTrimAfter;
   if (work_.WaitUntil(&mu_, DeadlineAfterMs(trims ? kTrimIdleMs : kIdleMs)) || !trims) return;
-  // Nothing else goes on: the memory that so many names took goes back to this machine. With swap, whose heap must
-  // stay, this never happens: it has one file.
+  // Nothing else goes on: the memory of all these names goes back to this machine. This never happens with swap, whose
+  // heap must stay: it has one file.
   trimmed_at_ = done_;
   mu_.Unlock();
   malloc_trim(0);

@@ -13,7 +13,7 @@
 
 namespace nram {
 
-// Frees the stored bytes of deleted files, in the background and many at once, and knows who waits for the room that
+// Frees the stored bytes of deleted files, in the background and many at once, and knows the waiters for the room that
 // this makes. It has two threads: one frees, the other calls the waiters, because a server that does not answer holds
 // the first for as long as an operation may take. Thread-safe.
 class Reclaimer {
@@ -38,7 +38,7 @@ class Reclaimer {
   // Frees the files that are still to be freed, and calls all waiters.
   ~Reclaimer();
 
-  // Takes a file that nobody uses any more. Does not block.
+  // Takes a file that is not in use any more. Does not block.
   void Free(std::unique_ptr<BlockFile> file);
   // From now on Free leaves the bytes in the store.
   void StopFreeing() { frees_ = false; }

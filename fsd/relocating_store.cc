@@ -16,9 +16,9 @@ namespace nram {
 namespace {
 
 constexpr uint8_t kLayersMax = 64;  // servers' deaths that a file outlives
-// After so long, a write tries no further layer: other writes wait behind it, and the kernel.
+// After this time, a write tries no further layer: other writes wait behind it, and the kernel.
 constexpr int64_t kElsewhereMs = 10'000;
-// After so many layers in which nothing could be stored, the next one is made so much later.
+// After kBarrenMax layers in which nothing could be stored, the next one is made kBarrenNs later.
 constexpr int kBarrenMax = 3;
 constexpr int64_t kBarrenNs = 10 * kNsPerSecond;
 
@@ -58,7 +58,7 @@ class RelocatingFile : public BlockFile {
     NRAM_RETURN_IF_ERROR(layers_[0]->Reserve(offset, length));
     MutexLock lock(&mu_);
     const uint64_t pages = (offset + length + kPageBytes - 1) / kPageBytes;
-    // The range is not in use yet, so nobody looks at layer_of_ meanwhile.
+    // The range is not in use yet, so no operation looks at layer_of_ meanwhile.
     if (pages > layer_of_.size()) {
       std::vector<std::atomic<uint8_t>> larger(pages);
       for (size_t i = 0; i < layer_of_.size(); ++i) larger[i] = layer_of_[i].load();

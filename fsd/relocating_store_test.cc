@@ -1,4 +1,4 @@
-// Files that outlive servers: whatever dies, a read gives what was written last, or an error.
+// Files that outlive servers: whatever dies, a read gives the bytes written last, or an error.
 
 #include "fsd/relocating_store.h"
 
@@ -90,7 +90,7 @@ TEST(RelocatingStoreTest, ReadsGiveWhatWasWrittenLastOrAnError) {
     const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
     const std::unique_ptr<BlockFile> file = store->Create().value();
     ASSERT_TRUE(file->Reserve(0, kPages * kPageBytes).ok());
-    std::map<uint64_t, std::byte> model;  // what each page was last written with, or holes
+    std::map<uint64_t, std::byte> model;  // the last byte written to each page, or holes
     uint64_t reads = 0, losses = 0, writes_after_death = 0;
     for (int i = 0; i < 3'000; ++i) {
       const uint64_t count = 1 + random() % 16;
@@ -184,7 +184,7 @@ TEST(RelocatingStoreTest, ARewriteIsNotTriedWhereItFailed) {
   EXPECT_EQ(servers.writes, 1);
 }
 
-// A handle that nobody waits on goes through to the layer and ends as the layer says. An operation in two layers waits.
+// An asynchronous handle goes through to the layer and ends as the layer says. An operation in two layers waits.
 TEST(RelocatingStoreTest, AHandleGoesThroughToTheLayer) {
   struct CalledIo : BlockIo {
     CalledIo() : BlockIo(nullptr, [](BlockIo* io) { ++static_cast<CalledIo*>(io)->calls; }) {}
@@ -213,7 +213,7 @@ TEST(RelocatingStoreTest, AHandleGoesThroughToTheLayer) {
   EXPECT_EQ(got, pages);
 }
 
-// Each death of a server uses a layer up; there are not many.
+// Each death of a server uses up a layer, and there are few layers.
 TEST(RelocatingStoreTest, LayersAreNotUsedUpWhileNoServerIsThere) {
   Servers servers;
   const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
@@ -227,7 +227,7 @@ TEST(RelocatingStoreTest, LayersAreNotUsedUpWhileNoServerIsThere) {
   for (uint64_t i = 0; i < kPagesPerSpan; ++i) EXPECT_TRUE(file->Write(i * kPageBytes, page).ok());
 }
 
-// Nothing would lead back to them.
+// No later read would find these pages.
 TEST(RelocatingStoreTest, PagesBehindWhatWasReservedDoNotGoElsewhere) {
   Servers servers;
   const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));

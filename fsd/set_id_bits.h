@@ -1,10 +1,10 @@
 #ifndef NRAM_FSD_SET_ID_BITS_H_
 #define NRAM_FSD_SET_ID_BITS_H_
 
-// Who may keep set-id bits: Linux's setattr_should_drop_sgid() and posix_acl_update_mode(), for the requests that leave
-// this to the daemon (FUSE_HANDLE_KILLPRIV_V2). A caller belongs to his own group and to those that /proc lists for
-// him. If /proc does not show the process here (another PID namespace), only its own group is known. Root may keep all
-// bits.
+// Decides which callers may keep set-id bits: Linux's setattr_should_drop_sgid() and posix_acl_update_mode(), for the
+// requests that leave this to the daemon (FUSE_HANDLE_KILLPRIV_V2). A caller belongs to his own group and to those that
+// /proc lists for him. If /proc does not show the process here (another PID namespace), only its own group is known.
+// Root may keep all bits.
 
 #define FUSE_USE_VERSION 314
 #include <fuse3/fuse_lowlevel.h>

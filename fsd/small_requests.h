@@ -68,7 +68,7 @@ class SmallRequests {
   Filesystem* const filesystem_;
   KernelCache* const cache_;
 
-  // A bit for each place in handles_. Whoever has set a bit owns the place; the next owner sees what he has left there.
+  // A bit for each place in handles_. The request that has set a bit owns the place; the next owner sees its writes.
   std::array<std::atomic<uint64_t>, kHandlesMax / 64> taken_{};
   std::array<std::unique_ptr<Handle>, kHandlesMax> handles_;
   std::atomic<uint32_t> under_way_{0};  // places taken; and kAwaited once AwaitAll sleeps on it

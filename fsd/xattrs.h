@@ -23,8 +23,8 @@ constexpr size_t TextCost(size_t bytes) { return bytes + 128; }
 class Xattrs {
  public:
   // Whether an inode of type and mode `mode` may have the attribute, as setxattr(2) with `flags` asks; `present`: it
-  // has one of that name. ERANGE (the name), EINVAL (flags, or no ACL), EEXIST, ENODATA, EACCES (a default ACL on what
-  // is no directory), EOPNOTSUPP (other names of the system's). *acl is the value if the name is an ACL's.
+  // has one of that name. ERANGE (the name), EINVAL (flags, or no ACL), EEXIST, ENODATA, EACCES (a default ACL,
+  // and no directory), EOPNOTSUPP (other names of the system's). *acl is the value if the name is an ACL's.
   static Errno Check(absl::string_view name, absl::string_view value, int flags, mode_t mode, bool present,
                      std::optional<Acl>* acl);
 

@@ -58,7 +58,7 @@ void Serve(ares_channel channel, const Asked& asked, int64_t deadline_ns) {
       if (!reads && !writes) continue;
       waits[count++] = {sockets[i], static_cast<short>((reads ? POLLIN : 0) | (writes ? POLLOUT : 0)), 0};
     }
-    // In steps, so that c-ares notices what times out.
+    // In steps, so that c-ares notices timeouts.
     timeval most = {0, 100'000};
     timeval wait;
     const timeval* const next = ares_timeout(channel, &most, &wait);
@@ -70,7 +70,7 @@ void Serve(ares_channel channel, const Asked& asked, int64_t deadline_ns) {
       const bool writable = (waits[i].revents & POLLOUT) != 0;
       ares_process_fd(channel, readable ? waits[i].fd : ARES_SOCKET_BAD, writable ? waits[i].fd : ARES_SOCKET_BAD);
     }
-    ares_process_fd(channel, ARES_SOCKET_BAD, ARES_SOCKET_BAD);  // what has timed out
+    ares_process_fd(channel, ARES_SOCKET_BAD, ARES_SOCKET_BAD);  // ends the queries that have timed out
   }
 }
 
@@ -90,7 +90,7 @@ absl::Status Make(ares_channel* channel) {
 }  // namespace
 
 absl::StatusOr<DnsAnswer> LookUpByAres(const std::string& name, int64_t deadline_ns) {
-  // Anew each time: the machine's resolvers may have changed.
+  // Each lookup opens a new channel: the machine's resolvers may have changed.
   ares_channel channel;
   NRAM_RETURN_IF_ERROR(Make(&channel));
   Asked asked;
@@ -100,7 +100,7 @@ absl::StatusOr<DnsAnswer> LookUpByAres(const std::string& name, int64_t deadline
   hints.ai_flags = ARES_AI_NOSORT;
   ares_getaddrinfo(channel, name.c_str(), nullptr, &hints, &OnAnswer, &asked);
   Serve(channel, asked, deadline_ns);
-  ares_destroy(channel);  // ends what is under way
+  ares_destroy(channel);  // ends the queries that are under way
   if (asked.status == ARES_SUCCESS) return asked.answer;
   if (asked.status == ARES_ENOTFOUND || asked.status == ARES_ENODATA) {
     return absl::NotFoundError("the name has no address");

@@ -1,4 +1,4 @@
-// Lookups by c-ares, of a DNS server that this test is.
+// Lookups by c-ares at a DNS server inside this test.
 
 #include <arpa/inet.h>
 #include <poll.h>

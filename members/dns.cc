@@ -23,7 +23,7 @@ class Dns final : public MemberSource {
     absl::StatusOr<DnsAnswer> answer = lookup_(endpoint_.host, deadline_ns);
     if (!answer.ok()) return Annotate(answer.status(), name_);
     period_ms_ = std::clamp(std::min(answer->ttl_s, int64_t{60}) * 1'000, kDnsMinMs, kDnsMaxMs);
-    // In an order of its own: the answer's changes from time to time.
+    // Sorted: the order of the answer changes from time to time.
     const std::set<std::string> addresses(answer->addresses.begin(), answer->addresses.end());
     std::vector<Member> members;
     for (const std::string& address : addresses) {

@@ -123,7 +123,7 @@ void EtcdMembers::Run() {
       again_ms = kAgainMinMs;
       is_told = false;
     }
-    // Whoever needs the list says what it means to him.
+    // The caller that needs the list reports the consequences.
     LOG_IF(INFO, !std::exchange(is_told, true)) << name_ << " does not answer: " << ended.message();
     again_.Wait(again_ms);
     again_ms = std::min(2 * again_ms, times_.again_max_ms);

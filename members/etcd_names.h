@@ -13,8 +13,8 @@
 
 namespace nram {
 
-// `connect` makes a client for each call, and may be called by any thread. What etcd says is not trusted. `patience_ms`
-// is for tests.
+// `connect` makes a client for each call, and may be called by any thread. Values from etcd are not trusted.
+// `patience_ms` is for tests.
 std::unique_ptr<NameArbiter> NewEtcdNames(const EtcdSpec& spec, std::function<std::unique_ptr<EtcdClient>()> connect,
                                           int64_t patience_ms = NameArbiter::kPatienceMs);
 

@@ -17,16 +17,16 @@ struct FoundMembers {
   std::vector<Endpoint> servers;
   std::shared_ptr<MemberSource> source;  // to be watched; null: a list, which never changes
   std::string name;                      // of the source; "" for a list
-  bool from_cache = false;               // the source does not answer, and these it said before
-  int64_t age_s = 0;                     // of what the cache says
-  absl::Status trouble;                  // why the source does not answer
+  bool from_cache = false;               // the source does not answer; these are from its former answer
+  int64_t age_s = 0;                     // of the cache's answer
+  absl::Status trouble;                  // the reason why the source does not answer
 
   // "etcd:node1:2379/render, heard of just now", for people.
   std::string Describe() const;
 };
 
-// Asks `source` once. If it does not answer, what it last said to this user counts. Blocks for a few seconds at most.
-// The error is the source's, if there is nothing older.
+// Asks `source` once. If it does not answer, its last answer to this user counts. Blocks for a few seconds at most. The
+// error is the source's, if there is nothing older.
 absl::StatusOr<FoundMembers> FindMembers(std::shared_ptr<MemberSource> source, const std::string& cache_dir = "");
 
 }  // namespace nram

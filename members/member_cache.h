@@ -29,7 +29,7 @@ class MemberCache {
   };
   // NOT_FOUND: there is nothing, or it is too old. PERMISSION_DENIED: others may write there.
   absl::StatusOr<Known> Read() const;
-  // Replaces what is there. The file's age begins anew.
+  // Replaces the file's content. The file's age begins anew.
   absl::Status Write(const std::vector<Endpoint>& servers) const;
 
   const std::string& path() const { return path_; }

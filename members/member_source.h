@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMBERS_MEMBER_SOURCE_H_
 #define NRAM_MEMBERS_MEMBER_SOURCE_H_
 
-// Where a pool's servers are known: a host file, DNS, etcd. A source says which there are, and nothing else: whether a
-// server lives, and what it has, the server alone says (adr/0023).
+// A source of a pool's members: a host file, DNS, etcd. A source only lists the servers. Only a server itself tells
+// whether it lives, and which data it has (adr/0023).
 
 #include <cstdint>
 #include <memory>
@@ -27,18 +27,18 @@ struct Member {
   friend bool operator==(const Member&, const Member&) = default;
 };
 
-// One user at a time, but for Stop and what is const.
+// One user at a time, except for Stop and the const functions.
 class MemberSource {
  public:
   virtual ~MemberSource() = default;
 
-  // All members that there are, none twice. Blocks until `deadline_ns` (absolute, monotonic) at most. An error: nobody
-  // knows now. It never is an empty list: a source that has lost all its entries at once is not believed.
+  // All members, none twice. Blocks until `deadline_ns` (absolute, monotonic) at most. An error: the members are not
+  // known now. The list is never empty: a source that loses all its entries at once is not believed.
   virtual absl::StatusOr<std::vector<Member>> Look(int64_t deadline_ns) = 0;
   // How long to wait between two looks. Blocks for that long, until there is news, or until Stop.
   virtual int64_t period_ms() const = 0;
   virtual void AwaitNext() = 0;
-  // Ends what blocks, now and later. Any thread.
+  // Ends calls that block, now and later. Any thread.
   virtual void Stop() = 0;
 
   // As it was named: "etcd:node1:2379/render".
@@ -46,14 +46,14 @@ class MemberSource {
   // Its members may be other machines, whatever they are now.
   virtual bool may_be_remote() const = 0;
 
-  // The arbiter that says who was first to name a kept region there. Null: this source has none. It may outlive the
-  // source. Any thread.
+  // The arbiter that says which client was the first to name a kept region there. Null: this source has none. It may
+  // outlive the source. Any thread.
   virtual std::unique_ptr<NameArbiter> OpenNames() const { return nullptr; }
 };
 
 // "dns:NAME[:PORT]", "etcd:HOST[:PORT],.../NAME".
 bool IsMemberSpec(absl::string_view spec);
-// INVALID_ARGUMENT: what is wrong with it. Nothing is asked yet.
+// INVALID_ARGUMENT names the error in `spec`. Does not ask the source yet.
 absl::StatusOr<std::unique_ptr<MemberSource>> OpenMemberSource(absl::string_view spec);
 
 }  // namespace nram

@@ -1,4 +1,4 @@
-// Who is a member, by what sources say: words that come and go, files, names, caches. No network.
+// The members of a pool, as their sources tell them: changing words, files, names, caches. No network.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -141,7 +141,7 @@ TEST(HostFileTest, IsReadAgainWhenItHasChanged) {
   EXPECT_THAT(file->Look(0).value(), SizeIs(1));
 }
 
-// A name that has become a pipe, or a device, would keep whoever reads it waiting.
+// A name that has become a pipe, or a device, would block its reader.
 TEST(HostFileTest, WhatIsNoFileAnyMoreIsAnError) {
   const Directory directory;
   const std::string path = directory / "hosts";

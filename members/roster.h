@@ -1,7 +1,7 @@
 #ifndef NRAM_MEMBERS_ROSTER_H_
 #define NRAM_MEMBERS_ROSTER_H_
 
-// Who is a member, by all that a source has said so far. Pure: the source's words go in, what changes comes out.
+// The members, by all answers of a source so far. Pure: takes the source's answers, and returns the changes.
 
 #include <cstddef>
 #include <string>
@@ -22,8 +22,8 @@ class Roster {
 
   struct Step {
     std::vector<Endpoint> joins;  // they get the next numbers, in this order
-    std::vector<size_t> leaves;   // they get nothing new, and what they have is to move
-    std::vector<size_t> returns;  // they had left, and are members again
+    std::vector<size_t> leaves;   // they get no new pages, and their pages are to move
+    std::vector<size_t> returns;  // they were removed, and are members again
     size_t refused = 0;           // beyond the numbers that there are
 
     bool empty() const { return joins.empty() && leaves.empty() && returns.empty(); }

@@ -38,7 +38,7 @@ absl::StatusOr<Role> ParseRole(absl::string_view word) {
 absl::Status CheckIdentity(absl::string_view identity) {
   if (identity == kAnyIdentity || identity == "anyone") return absl::OkStatus();
   if (absl::StartsWith(identity, "spiffe://")) {
-    // "spiffe://site/ci*" would be "spiffe://site/ci-of-somebody-else" too.
+    // "spiffe://site/ci*" would be "spiffe://site/ci-of-another-team" too.
     if (!absl::EndsWith(identity, "*") || absl::EndsWith(identity, "/*")) return absl::OkStatus();
     return absl::InvalidArgumentError("in a URI, a \"*\" must follow a \"/\"");
   }

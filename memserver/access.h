@@ -1,10 +1,10 @@
 #ifndef NRAM_MEMSERVER_ACCESS_H_
 #define NRAM_MEMSERVER_ACCESS_H_
 
-// Who may do what (adr/0015). Both planes ask here, and decide nothing themselves.
+// Decides which identity may do what (adr/0015). Both planes ask here, and decide nothing themselves.
 //
-// An identity is what somebody else vouches for: "cn:NAME" and "spiffe://..." an authority, by a certificate; "uid:N"
-// the kernel; "anyone" nobody. Rules make it a principal.
+// An identity has a voucher: an authority for "cn:NAME" and "spiffe://...", by a certificate; the kernel for "uid:N";
+// none for the one of TCP without TLS (adr/0015). Rules make an identity a principal.
 
 #include <sys/types.h>
 
@@ -40,7 +40,7 @@ enum class Action : uint8_t {
   kDrain,
 };
 
-// Longer identities are nobody's.
+// Longer identities fit no rule.
 inline constexpr size_t kIdentityBytesMax = 255;
 
 struct Principal {
@@ -52,12 +52,12 @@ struct Principal {
 // One rule, in the order of the file.
 struct AccessRule {
   std::string identity;  // a "*" at its end stands for any rest
-  std::string tenant;    // "-": none, for monitors and for those who are kept out
+  std::string tenant;    // "-": none, for monitors and for identities that are kept out
   Role role = Role::kNobody;
   TenantLimits limits;
 };
 
-// INVALID_ARGUMENT names the line and what is wrong with it, or says that there is no rule.
+// INVALID_ARGUMENT names the line and its error, or says that there is no rule.
 absl::StatusOr<std::vector<AccessRule>> ParseAccessRules(absl::string_view text);
 
 // Thread-safe.
@@ -66,7 +66,7 @@ class Access {
   struct Options {
     std::string file;             // empty: the default rules
     uid_t uid = 0;                // the server's
-    bool lets_anyone_in = false;  // --allow-unauthenticated: "anyone" is an identity
+    bool lets_anyone_in = false;  // --allow-unauthenticated: an identity without a voucher counts
     // All that the server has. If rules name several tenants, one without a limit of its own may have half of it, so
     // that none takes all; but all of the bytes.
     TenantLimits whole;
@@ -78,15 +78,15 @@ class Access {
   // INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED: the file cannot be used; the message names it.
   static absl::StatusOr<std::unique_ptr<Access>> Create(const Options& options);
 
-  // To be called once a second or so. Changed text is taken when two calls have found the same, since a file may be
+  // Call it once a second or so. Changed text is taken when two calls have found the same, since a file may be
   // read while it is written. A mistake in it goes to the log once, and the rules stay.
   void Reload();
-  // Changes with the rules: whoever has judged a principal before asks again.
+  // Changes with the rules: a caller that has judged a principal before asks again.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
   // The principal of an identity, as the rules are now. kNobody: no rule fits.
   Principal Judge(absl::string_view identity) const;
-  // UNAUTHENTICATED: it is nobody; PERMISSION_DENIED: its role may not. Messages say which.
+  // UNAUTHENTICATED: no rule lets it in; PERMISSION_DENIED: its role may not. Messages say which.
   static absl::Status Check(const Principal& principal, Action action);
 
   TenantLimits limits(TenantNumber tenant) const;
@@ -95,7 +95,7 @@ class Access {
 
  private:
   explicit Access(const Options& options) : options_(options) {}
-  // RESOURCE_EXHAUSTED: this server has had too many tenants since it started.
+  // RESOURCE_EXHAUSTED: too many tenants since the server started.
   absl::Status Use(std::vector<AccessRule> rules);
   TenantLimits LimitsLocked(TenantNumber tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<AccessRule> DefaultRules() const;

@@ -10,7 +10,7 @@ namespace nram {
 uint64_t CeilingFor(uint64_t allowed_bytes, uint64_t taken_bytes, uint64_t present_bytes, uint64_t allowance_bytes,
                     bool is_pressed) {
   const bool lets_grow = taken_bytes > allowed_bytes || is_pressed;
-  // Not beyond the present one: what is above it, others take, and the next floor would be higher.
+  // Not beyond the present one: others take the memory above it, and the next floor would be higher.
   const uint64_t most = lets_grow ? std::min(present_bytes, taken_bytes + allowance_bytes) : 0;
   return std::max({allowed_bytes, taken_bytes, most});
 }

@@ -104,7 +104,7 @@ uint64_t Compactor::Run(uint64_t want_bytes, int64_t deadline_ns) {
     Count(&counters_.extents_emptied, done.emptied);
     Count(&counters_.extents_given_up, chosen - done.emptied);
     if (given_bytes < want_bytes) given_bytes += Release(want_bytes - given_bytes, deadline_ns);
-    // If a reservation needed what was put aside, this is no time to try again.
+    // If a reservation needed the memory that was put aside, this is no time to try again.
     goes_on = goes_on && done.emptied > 0 && done.emptied + done.left.size() == chosen;
   }
   return given_bytes;

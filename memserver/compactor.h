@@ -37,10 +37,10 @@ class Compactor {
   Compactor(const Compactor&) = delete;
 
   // Gives `want_bytes` (rounded up to extents) back to the host if it can: first spare extents and the memory of
-  // destroyed regions, then what moving pages together makes spare. Ends at `deadline_ns` on the monotonic clock, one
-  // step later at most (64 pages moved and 16 MiB given back), or when there is no more to gain. Returns the bytes
-  // given back. Costs almost nothing if there is nothing to gain. One call at a time; others wait for it. What it has
-  // not finished, the next call does.
+  // destroyed regions, then extents that become spare when pages move together. Ends at `deadline_ns` on the monotonic
+  // clock, one step later at most (64 pages moved and 16 MiB given back), or when there is no more to gain. Returns the
+  // bytes given back. Costs almost nothing if there is nothing to gain. One call at a time; others wait for it. The
+  // next call does the rest.
   uint64_t Run(uint64_t want_bytes, int64_t deadline_ns);
   // The most that Run could give back. Costs nothing; not all of it can really be had.
   uint64_t GainBytes() const;
@@ -48,8 +48,8 @@ class Compactor {
   const Counters& counters() const { return counters_; }
 
  private:
-  // Of a step, so that others wait for a shard's lock no longer than for a large read: some 20 us of looking, and 60 us
-  // of copying.
+  // The bounds of a step, so that others wait for a shard's lock no longer than for a large read: some 20 us of
+  // looking, and 60 us of copying.
   static constexpr uint64_t kLooksPerStep = 4096;
   static constexpr uint64_t kMovesPerStep = 64;
   // How often a call chooses anew, and how often it looks at all pages for one choice. A write whose frames were taken

@@ -35,7 +35,7 @@ class CompactorTest : public PageStoreTest {
   Reason Trim(ChunkRange range) {
     return store_.Trim(lease_.get(), {.region = kRegion, .epoch = 1, .range = range, .frames = frames_});
   }
-  // Writes pages until there is no room for more. Returns how many.
+  // Writes pages until there is no memory for more. Returns their number.
   uint64_t Fill() {
     uint64_t pages = 0;
     while (Write(RangeOf(pages), Page(pages)) == Reason::kOk) ++pages;
@@ -74,7 +74,7 @@ TEST_F(CompactorTest, ResidentMemoryFallsByWhatWasFreed) {
   for (uint64_t page = 0; page < pages; ++page) {
     ASSERT_EQ(Read(RangeOf(page)), page % 4 == 0 ? Page(page) : std::string(kPageBytes, '\0')) << page;
   }
-  // There is no more to gain.
+  // No memory is left to gain.
   const uint64_t moved = compactor_.counters().pages_moved;
   EXPECT_EQ(compactor_.Run(kAll, kNoDeadline), 0);
   EXPECT_LE(compactor_.counters().pages_moved, moved + 512);
@@ -92,14 +92,14 @@ TEST_F(CompactorTest, GivesBackWhatIsWantedAndNoMore) {
   EXPECT_EQ(compactor_.Run(5 * kMiB, kNoDeadline), 6 * kMiB);
   EXPECT_EQ(compactor_.Run(0, kNoDeadline), 0);
   EXPECT_EQ(compactor_.Run(2 * kMiB, kNoDeadline), 2 * kMiB);
-  // Time is up at once: nothing stays put aside.
+  // Time is up at once: no extent remains put aside.
   const uint64_t free_bytes = arena_->usage().free_bytes;
   compactor_.Run(kAll, 0);
   EXPECT_EQ(arena_->evacuating_extents(), 0);
   EXPECT_GE(arena_->usage().free_bytes, free_bytes);
 }
 
-// As a donor under pressure does it: the ceiling is low already, and follows what goes back.
+// As a donor under pressure does it: the ceiling is low already, and follows the returned memory.
 TEST_F(CompactorTest, WorksBelowALowCeiling) {
   const uint64_t pages = Fill();
   for (uint64_t page = 0; page < pages; ++page) {
@@ -151,7 +151,7 @@ TEST_F(CompactorTest, SealsAndChecksumsStay) {
       ASSERT_EQ(Trim(RangeOf(page)), Reason::kOk);
     }
   }
-  // One page's memory has changed. It must stay damaged.
+  // One page's memory has changed. The page must remain damaged.
   store_.ReadInPlace({.region = {kRegion, 0}, .range = RangeOf(1)},
                      [](const PageStore::Stored& stored) { *static_cast<char*>(stored.chunks[0].iov_base) ^= 4; });
   EXPECT_GT(compactor_.Run(kAll, kNoDeadline), 30 * kMiB);
@@ -185,7 +185,7 @@ TEST_F(CompactorTest, LandingFramesPinNothing) {
   std::vector<FrameLoc> held(8);
   ASSERT_TRUE(landing_.Take(held.size(), held.data()));
   ASSERT_EQ(Trim({0, pages * kChunksPerPage}), Reason::kOk);
-  // The store is empty. All that is in use is the stock, of 1 MiB, and what is held pins an extent each at most.
+  // The store is empty. All that is in use is the stock, of 1 MiB, and each held frame pins an extent at most.
   compactor_.Run(kAll, kNoDeadline);
   EXPECT_LE(arena_->usage().extent_bytes, (held.size() + 1) * 2 * kMiB);
   landing_.Give(held.data(), held.size());
@@ -200,7 +200,7 @@ TEST_F(CompactorTest, SpilledPagesComeBack) {
   const absl::StatusOr<uint64_t> left_bytes = spill.Run(8 * kMiB, kNoDeadline);
   if (absl::IsUnimplemented(left_bytes.status())) GTEST_SKIP() << left_bytes.status();
   ASSERT_TRUE(left_bytes.ok()) << left_bytes.status();
-  // Without swap, nothing leaves.
+  // Without swap, nothing is evicted.
   EXPECT_LE(*left_bytes, 10 * kMiB);
   EXPECT_EQ(ResidentBytes(), before - *left_bytes);
   for (uint64_t page = 0; page < pages; ++page) ASSERT_EQ(Read(RangeOf(page)), Page(page)) << page;
@@ -247,7 +247,7 @@ TEST_F(CompactorTest, AgreesWithAModel) {
       ASSERT_EQ(Read(RangeOf(page)), model.contains(page) ? model[page] : std::string(kPageBytes, '\0'));
     }
     if (i % 20'000 == 19'999) {
-      // Nearly all goes.
+      // Nearly all pages are trimmed.
       for (uint64_t at = 0; at + 10 < kPages; at += 10) {
         ASSERT_EQ(Trim({at * 8, 9 * 8}), Reason::kOk);
         model.erase(model.lower_bound(at), model.lower_bound(at + 9));
@@ -264,7 +264,7 @@ TEST_F(CompactorTest, AgreesWithAModel) {
   EXPECT_EQ(arena_->usage().frame_bytes, landing_.size() * kPageBytes);
 }
 
-// Others at work on a server that compacts. Each function is a thread's.
+// Other threads that use a server while it compacts. Each function runs in a thread of its own.
 class CompactorAndOthersTest : public CompactorTest {
  protected:
   static constexpr uint64_t kPages = 6'000;
@@ -321,7 +321,7 @@ class CompactorAndOthersTest : public CompactorTest {
     std::mt19937_64 random(TestSeed() + 3);
     for (uint64_t writes = 0; !stop_; ++writes) {
       const uint64_t page = random() % kPages;
-      // Pages come and go like the tide, which leaves holes.
+      // The number of pages rises and falls like the tide, which leaves holes.
       if (random() % 8 < (writes / 2000 % 2 == 0 ? 6 : 2)) {
         wrong_ += Write(RangeOf(page), Page(page, static_cast<char>(random() % 100))) != Reason::kOk;
       } else {

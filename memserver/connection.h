@@ -90,7 +90,7 @@ class Connection : private MessageReader::Handler {
     place_.emplace(table, &session_, fd_.get(), std::move(source), now_ns);
   }
 
-  // Of who has connected; empty without rules.
+  // The peer's identity; empty without rules.
   void SetIdentity(std::string identity, QuotaShare share) {
     identity_ = std::move(identity);
     share_ = std::move(share);

@@ -53,16 +53,16 @@ struct ControlConnections::Connection {
 
 namespace {
 
-// What epoll names: the three descriptors of all, and connections by their numbers from here on. (Not by address: an
-// event may be late, and its connection gone.)
+// The names of epoll's events: the three descriptors of all, and connections by their numbers from here on. (Not by
+// address: an event may be late, and its connection gone.)
 enum Watched : uint64_t { kStop, kTcp, kUnix, kFirstConnection };
 
 constexpr int kSweepMs = 1'000;
 constexpr int kUnreadMs = 15'000;
-// Connections without an identity, which are told what they lack.
+// Connections without an identity, which only get an error that says so.
 constexpr size_t kNobodiesMax = 8;
 constexpr int64_t kTakesNothingNs = kNsPerSecond;
-// gRPC closes a connection a moment after its shutdown. Until then it exists beside its successor: at most so many in
+// gRPC closes a connection a moment after its shutdown. Until then it exists beside its successor: at most this many in
 // each turn.
 constexpr int kDisplacedPerTurn = 32;
 constexpr int64_t kTurnNs = 50 * kNsPerMs;
@@ -173,7 +173,7 @@ void ControlConnections::Accept(int listener, bool is_tcp) {
 }
 
 void ControlConnections::TakeTls(UniqueFd fd, const Peer& peer, const TlsSession& session) {
-  // Those that gRPC has let go of may still be sent what they were to get.
+  // Connections that gRPC has let go of may still have bytes to send.
   if (options_.pump->count() >= 2 * options_.connections_max) return;
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -297,7 +297,7 @@ void ControlConnections::Sweep() {
   const int64_t limit_ns = options_.limit_ms * kNsPerMs;
   MutexLock lock(&mu_);
   for (const auto& [fd, connection] : connections_) {
-    // Who has no certificate is told so, and no more.
+    // A client without a certificate gets that error, and no more.
     const bool silent =
         (!connection->called || connection->identity.empty()) && now_ns - connection->accepted_ns > limit_ns;
     if (silent || connection->TakesNothing(now_ns, limit_ns)) ShutDownLocked(connection.get());

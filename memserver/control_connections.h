@@ -35,7 +35,7 @@ struct ControlConnectionsOptions {
   int port = 0;                       // 0: the kernel chooses
   std::string socket_path;            // empty: no Unix socket
   size_t connections_max = 256;
-  // A client that has made no call, or has not taken an answer, for so long is cut off.
+  // A client that has made no call, or has not taken an answer, for this time is cut off.
   int64_t limit_ms = 10'000;
   // Connections over TCP speak TLS, which ends in the pump; null: plain. Not owned; the handshakes must be stopped
   // before the connections go away.
@@ -83,9 +83,9 @@ class ControlConnections {
     ~Answer() = default;
   };
 
-  // A call began on the connection that gRPC names `peer`. Null if the connection is gone: nobody knows who calls.
+  // A call began on the connection that gRPC names `peer`. Null if the connection is gone: the caller is unknown.
   ConnectionPtr BeginCall(absl::string_view peer);
-  // Who calls, as adr/0015 has it: "cn:NAME", "uid:N", "anyone"; "" if nobody vouches for it.
+  // The caller's identity (access.h); "" if there is none.
   static const std::string& IdentityOf(const Connection& connection);
   // The call has its answer, which is sent now, or when earlier ones have been taken.
   void Send(const ConnectionPtr& connection, Answer* answer);
@@ -111,7 +111,8 @@ class ControlConnections {
   uint64_t ConnectionBytes() const { return kConnectionBytes + (options_.pump != nullptr ? TlsPump::LinkBytes() : 0); }
   bool MakeRoomLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShutDownLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // gRPC has closed the connection. It counts until its last call has ended, because gRPC keeps memory for it so long.
+  // gRPC has closed the connection. It counts until its last call has ended, because gRPC keeps memory for it until
+  // then.
   void NoteClosedLocked(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Sweep();

@@ -24,7 +24,7 @@ struct TestAnswer final : ControlConnections::Answer {
   int64_t began_ns = 0;
 };
 
-// gRPC's part is played by the test: it is given each connection's descriptor, and says when answers are taken.
+// The test plays gRPC's part: it gets each connection's descriptor, and says when answers are taken.
 class ControlConnectionsTest : public ::testing::Test {
  protected:
   ControlConnectionsTest() {
@@ -37,7 +37,7 @@ class ControlConnectionsTest : public ::testing::Test {
   }
   ~ControlConnectionsTest() override { connections_.Stop(); }
 
-  // Connects, and returns what gRPC would name the connection.
+  // Connects, and returns gRPC's name for the connection.
   std::string Connect() {
     clients_.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
@@ -50,7 +50,7 @@ class ControlConnectionsTest : public ::testing::Test {
     while (served_.size() < clients_.size() && MonotonicNs() < deadline_ns) changed_.WaitUntil(&mu_, deadline_ns);
     return absl::StrCat("fd:", served_.back().get());
   }
-  // Whether the server has cut the client off.
+  // Tells whether the server has cut the client off.
   bool IsCutOff(size_t client) const {
     pollfd look{clients_[client].get(), POLLRDHUP, 0};
     return poll(&look, 1, 0) == 1;
@@ -83,7 +83,7 @@ TEST_F(ControlConnectionsTest, NoMoreAnswersAreSentThanArePaidFor) {
   EXPECT_FALSE(IsCutOff(0));
 }
 
-// As a client does that calls again and again, when gRPC tells late that answers were taken.
+// A client calls again and again, while gRPC reports late that its answers were taken.
 TEST_F(ControlConnectionsTest, WhoCallsAgainAndAgainIsNotCutOff) {
   const std::string peer = Connect();
   TestAnswer lag[2];

@@ -63,7 +63,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     builder.SetMaxReceiveMessageSize(ControlService::kRequestBytesMax);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnection);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 4 << 10);
-    // HTTP/2's windows stay small: nobody sends much here.
+    // HTTP/2's windows stay small: messages are small here.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 600'000);
     builder.RegisterService(this);
@@ -95,7 +95,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
       End(std::move(status));
     }
     void Refuse() { End(TooMuch()); }
-    // False: whoever calls may not, or too often; and the call has ended.
+    // False: the caller may not, or asks too often; and the call has ended.
     bool MayAsk(Action action) {
       absl::Status status = FindCaller(action);
       if (!status.ok()) End(ToGrpc(status));

@@ -22,7 +22,7 @@ struct ControlServerOptions {
   int port = 0;                       // 0: the kernel chooses
   std::string socket_path;            // of a Unix socket; empty: none
   size_t connections_max = 64;
-  const Access* access = nullptr;  // who may do what; not null, and not owned, nor are the next two
+  const Access* access = nullptr;  // the callers' rights; not null, and not owned, nor are the next two
   // As in ControlConnectionsOptions.
   Handshakes* handshakes = nullptr;
   TlsPump* pump = nullptr;

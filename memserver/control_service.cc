@@ -191,7 +191,7 @@ absl::Status ControlService::AttachRegion(const Caller& caller, const v1::Attach
   auto region = core_->store().Attach(lease.get(), {id, caller.tenant->number}, request.epoch(), request.force(),
                                       request.seal_manifest());
   if (!region.ok()) return region.status();
-  // A lease's id is a secret between its client and this server. Whoever knows the id acts as that client.
+  // A lease's id is a secret between its client and this server. Its bearer acts as that client.
   if (Raw(region->lease) != request.lease_id()) region->lease = LeaseId{0};
   FillRegion(*region, reply->mutable_region());
   return absl::OkStatus();
@@ -349,7 +349,7 @@ absl::Status ControlService::GetStatistics(const Caller&, const v1::GetStatistic
 }
 
 absl::Status ControlService::Drain(const Caller&, const v1::DrainRequest& request, v1::DrainReply*) {
-  if (core_->urgent()) {  // it goes on leaving, whoever drains it
+  if (core_->urgent()) {  // it goes on leaving in any case
     return request.draining()
                ? absl::OkStatus()
                : absl::FailedPreconditionError("the server is about to end and accepts no new pages");

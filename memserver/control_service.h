@@ -15,14 +15,14 @@
 
 namespace nram {
 
-// Who calls. `tenant` is null for those who have none, and call nothing that needs one.
+// The caller. `tenant` is null for a caller without one, which calls nothing that needs one.
 struct Caller {
   Tenant* tenant = nullptr;
   std::string identity;
   std::string role;
 };
 
-// Whether the caller may do what it asks for was decided before (access.h). A tenant sees and changes what is its own.
+// The caller's right to a request was checked before (access.h). A tenant sees and changes only its own data.
 //
 // Thread-safe. Nothing waits for the network. After an error the reply is unspecified. Calls that free or list much may
 // take long: DestroyRegion, EndLease, ListRegions, ListSpans, ListChanges and GetStatistics.
@@ -54,7 +54,7 @@ class ControlService {
   absl::Status Drain(const Caller& caller, const v1::DrainRequest& request, v1::DrainReply* reply);
 
  private:
-  // `tenant` (may be null): what is free for it.
+  // `tenant` (may be null): limits the free memory.
   void FillCapacity(const Tenant* tenant, v1::Capacity* capacity) const;
   void FillHost(const Surroundings& around, v1::HostState* host) const;
   void FillLease(const Lease& lease, v1::LeaseReply* reply) const;

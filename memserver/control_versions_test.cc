@@ -1,4 +1,4 @@
-// Versions over the control plane: what observers ask, and what a server says of its room.
+// Versions over the control plane: the requests of observers, and a server's figures of its room.
 
 #include <cstring>
 #include <memory>
@@ -215,7 +215,7 @@ TEST_F(ControlVersionsTest, WhatVersionsTakeCountsAsFreeAndIsGiven) {
   EXPECT_EQ(after.versions(), 1u);
   EXPECT_GE(after.version_bytes(), kPages * kPageBytes);
   EXPECT_EQ(after.pages(), kPages);
-  // But for partly filled slabs.
+  // Except for partly filled slabs.
   const uint64_t free_bytes = after.capacity().free_bytes();
   EXPECT_GE(free_bytes + 4 * kMiB, before.capacity().free_bytes());
   EXPECT_LE(free_bytes, before.capacity().free_bytes() + kMiB);
@@ -223,7 +223,7 @@ TEST_F(ControlVersionsTest, WhatVersionsTakeCountsAsFreeAndIsGiven) {
   EXPECT_LE(after.capacity().used_bytes() + after.capacity().reserved_bytes() + free_bytes +
                 after.capacity().overhead_bytes(),
             after.capacity().donated_bytes());
-  // More than there is: nothing yields for that.
+  // More than there is: no version yields for that.
   Grant(2);
   EXPECT_TRUE(absl::IsResourceExhausted(Reserve(2, 1 << 20)));
   EXPECT_EQ(Versions().versions_size(), 1);

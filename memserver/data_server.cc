@@ -70,7 +70,7 @@ class DataServer::Worker {
   static constexpr int kEventsMax = 64;
   static constexpr int kLookAroundEvery = 16;
   static constexpr int64_t kSweepNs = kNsPerSecond;
-  // A connection that holds buffers or frames that others wait for has so long to move bytes.
+  // The time to move bytes for a connection that holds buffers or frames that others wait for.
   static constexpr int64_t kHoldNs = 2 * kNsPerSecond;
 
   void Run() {
@@ -137,7 +137,7 @@ class DataServer::Worker {
     unwatched_ = connection;
   }
 
-  // False, with the reason logged: the kernel has no memory or no watch left, so nobody will notice the connection's
+  // False, with the reason logged: the kernel has no memory or no watch left, so no worker will notice the connection's
   // messages.
   bool Control(int operation, Connection* connection) {
     if (connection == unwatched_) return true;

@@ -33,13 +33,13 @@ struct DataServerOptions {
   std::string socket_path;            // of a Unix socket, which replaces a dead one there; empty: none
   int workers_per_class = 1;          // 1..64
   int connections_max = 512;          // ConnectionTable says which one gives way to the next
-  // A peer is cut off if it moves no byte for so long in the middle of a message or of its replies, or if it needs six
-  // times as long for all of it.
+  // A peer is cut off if it moves no byte for this time in the middle of a message or of its replies, or if it needs
+  // six times as long for all of it.
   int64_t stall_limit_ms = 10'000;
   SpinOptions spin;
-  // Connections over TCP speak TLS; null: plain. Not owned; must be stopped before the server goes away.
+  // Connections over TCP speak TLS; null: plain. Not owned; must be stopped before the server is destroyed.
   Handshakes* handshakes = nullptr;
-  // Who may connect, and whose data they find; null: everybody, as the context says. Not owned.
+  // Which peers may connect, and whose data they find; null: all peers, as the context says. Not owned.
   const Access* access = nullptr;
   const Tenants* tenants = nullptr;
 };
@@ -69,7 +69,7 @@ class DataServer {
   // Connections that are paid for from the start, so that clients can connect again to a full server. Others are
   // charged to the arena when they come.
   static constexpr int kPrepaidConnections = 64;
-  // For so long the charge of a closed connection stays for the next one.
+  // The charge of a closed connection is kept for the next one for this time.
   static constexpr int64_t kSpareNs = 15 * kNsPerSecond;
   // For how long the acceptor waits for a connection to give way. A worker closes one in a few milliseconds.
   static constexpr int64_t kGiveWayMs = 100;
@@ -85,7 +85,7 @@ class DataServer {
   static uint64_t ConnectionBytes(const DataServerOptions& options);
   // The tenant's place for one more connection. If it has as many as it may have, an idle one of its own gives way.
   QuotaShare TakeShare(Tenant* tenant);
-  // OK: whoever has this connection may still use it, by the present rules.
+  // OK: the connection may still be used, by the present rules.
   absl::Status CheckStillMay(const Connection& connection) const;
   // False: one more connection is too many, or the arena has no room for it. *prepaid: it is one of the prepaid ones.
   bool Admit(bool* prepaid);

@@ -1,4 +1,4 @@
-// How the arena empties extents (frame_arena.h). It knows which frames are in use, and not who names them: the
+// How the arena empties extents (frame_arena.h). It knows which frames are in use, and not which entries name them: the
 // compactor moves them.
 
 #include <poll.h>

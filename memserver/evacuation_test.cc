@@ -1,4 +1,4 @@
-// How the arena empties extents, without anything that names frames: the test does.
+// How the arena empties extents. The test stands in for the code that names frames.
 
 #include <algorithm>
 #include <cstring>
@@ -74,7 +74,7 @@ TEST(EvacuationTest, NothingIsTakenFromEvacuatingExtents) {
   std::vector<FrameLoc> more = Fill(arena.get(), 8);
   for (const FrameLoc frame : more) EXPECT_FALSE(arena->IsEvacuating(frame));
   for (const FrameLoc frame : more) arena->Free(frame);
-  // Frees into them work, and are free for all when the evacuation is given up.
+  // Frees into them work. These frames are free for all when the evacuation is given up.
   const auto lies_there = [&](FrameLoc frame) { return arena->IsEvacuating(frame); };
   const auto freed = std::find_if(frames.begin(), frames.end(), lies_there);
   ASSERT_NE(freed, frames.end());
@@ -130,11 +130,11 @@ TEST(EvacuationTest, AReservationGetsWhatIsPutAside) {
   }
   EXPECT_EQ(refund.kept_bytes(), frames.size() / 2 * kPageBytes);
   EXPECT_EQ(BeginAll(arena.get()), 0) << "at the expense of the reservation";
-  // Half of the reservation is given up: so much can be put aside, and no more.
+  // Half of the reservation is given up: so many frames can be put aside, and no more.
   arena->Unreserve(frames.size() / 4, &reservation);
   const size_t begun = BeginAll(arena.get());
   EXPECT_GT(begun, 0);
-  // Somebody takes all other room. A whole frame that is freed there is kept for the reservation as ever.
+  // Another client takes all other room. A whole frame that is freed there is kept for the reservation as ever.
   ArenaReservation other;
   while (arena->Reserve(1, &other)) {
   }
@@ -169,7 +169,7 @@ TEST(EvacuationTest, ASlabThatIsPaidForInPartStays) {
   EXPECT_EQ(arena->EndEvacuation().left, std::vector<uint32_t>{FrameArena::ExtentOf(first)});
 }
 
-// An arena that takes random orders, and what the model knows of it.
+// An arena that takes random orders, and a model of it.
 class RandomLoad {
  public:
   RandomLoad(std::mt19937_64* random, int classes) : random_(*random), classes_(classes), arena_(Make(24 * kMiB)) {}

@@ -53,7 +53,7 @@ FrameArena::FrameArena(uint64_t ceiling_bytes, uint64_t fixed_bytes, Mapping dat
   unbacked_extents_.reserve(extents);
   spare_extents_.reserve(extents);
   for (uint32_t extent = extents; extent > 0; --extent) unbacked_extents_.push_back(extent - 1);
-  // The tables of extents, and what an evacuation needs of them.
+  // The tables of extents, with those of evacuations.
   index_bytes_ = extents * (9 + 5 + 12) + 4096;
 }
 
@@ -168,7 +168,7 @@ void FrameArena::ReleaseSpareLocked() {
   madvise(data_.data() + extent * kExtentBytes, kExtentBytes, MADV_DONTNEED);
 }
 
-// A reservation has opened the slab and counts on paying for the rest of it. Who takes of it without one takes from
+// A reservation has opened the slab and counts on paying for the rest of it. A request without one takes of it from
 // the slack, so all reservations must fit beside it.
 bool FrameArena::MayTakeUnpaidLocked(int chunks) {
   return partial_[chunks] == kNone || partial_[chunks] != unpaid_slab_[chunks] || MakeRoomLocked(0, 0);
@@ -327,7 +327,7 @@ void FrameArena::ReleaseIdle(bool period_ends) {
 bool FrameArena::ChargeIndex(uint64_t bytes, Payment* payment, ArenaAccount* account) {
   MutexLock lock(&mu_);
   // A reservation expects less index than small regions have. Spare memory makes up for it, and then the slack, and at
-  // last what an evacuation has put aside.
+  // last the memory that an evacuation has put aside.
   if (CanPay(payment, bytes) && (MakeRoomLocked(0, 0) || TakenLocked() + bytes <= ceiling_bytes_ ||
                                  (GiveUpEvacuationLocked() > 0 && MakeRoomLocked(0, 0)))) {
     PayLocked(bytes, payment, account);

@@ -3,16 +3,16 @@
 
 // The memory for pages, and the one account of all memory that the server may take.
 //
-// Memory comes in 2 MiB extents (transparent huge pages) of one address range, cut into 64 KiB slabs, each cut into
-// frames of one size: 1 to 8 chunks. A page takes a frame of as many chunks as it has, so a half-written page costs
-// half a page. An extent whose slabs are all free is spare. It goes back to the host when it has not been needed for a
-// while (ReleaseIdle), or at once if the ceiling is needed for something else, or if it is wanted (ReleaseSpare).
+// The memory consists of 2 MiB extents (transparent huge pages) of one address range, cut into 64 KiB slabs, each cut
+// into frames of one size: 1 to 8 chunks. A page takes a frame of as many chunks as it has, so a half-written page
+// costs half a page. An extent whose slabs are all free is spare. It goes back to the host when it has not been needed
+// for a while (ReleaseIdle), or at once if the ceiling is needed for something else, or if it is wanted (ReleaseSpare).
 //
-// Freed frames leave holes in extents. Whoever knows where all frames are named can move them together (compactor.h):
+// Freed frames leave holes in extents. A caller that knows where all frames are named can move them (compactor.h):
 // the arena marks extents as evacuating and gives no more memory from them, until they are empty.
 //
 // The ceiling covers extents, index, reservations and the process itself. A reservation is memory that a client has
-// reserved and not used yet. The arena gives it to nobody else, so an allocation that a reservation pays for cannot
+// reserved and not used yet. The arena gives it to no other client, so an allocation that a reservation pays for cannot
 // fail.
 
 #include <array>
@@ -57,7 +57,7 @@ class ArenaAccount {
   void ReleaseIndex(uint64_t bytes, Refund* refund = nullptr);
   void ReturnIndex(uint64_t bytes, Payment* payment);
 
-  // Below the bytes that are taken: nothing goes, and nothing is added.
+  // A limit below the taken bytes takes nothing away, and nothing is added.
   void SetLimit(uint64_t bytes);
   uint64_t bytes() const;
   // The bytes that the limit still allows.
@@ -112,7 +112,7 @@ class FrameArena {
   // Reserves memory for `pages` more pages. False, and nothing changes: there is not that much, or the account's limit
   // does not allow it, or it is closed.
   bool Reserve(uint64_t pages, ArenaReservation* reservation);
-  // Reserves as much as the frame takes: what a refund of it would give. The bytes; 0 if it is closed; nullopt, and
+  // Reserves as much as the frame takes, and a refund of it would give. The bytes; 0 if it is closed; nullopt, and
   // nothing changes: there is not that much, or the account's limit does not allow it.
   std::optional<uint64_t> ReserveLike(FrameLoc frame, ArenaReservation* reservation);
   // Frees all of the reservation. Until it is opened again, nothing is added to it.
@@ -123,10 +123,10 @@ class FrameArena {
   uint64_t left_bytes(const ArenaReservation& reservation) const;
 
   // Moves the ceiling: never below the memory in use, never above Create's ceiling. Spare extents beyond it go back to
-  // the host, 1 GiB a call at most. To be called again and again. Returns how much is taken or reserved beyond `bytes`.
-  // The ceiling may be above `bytes` by what CeilingFor (memserver/asking.h) says.
+  // the host, 1 GiB a call at most. Call it again and again. Returns how much is taken or reserved beyond `bytes`. The
+  // ceiling may be above `bytes`, as CeilingFor (memserver/asking.h) says.
   uint64_t SetCeiling(uint64_t bytes, uint64_t allowance_bytes = 0, bool is_pressed = false);
-  // To be called often, and with `period_ends` now and then. Extents that were spare for a whole period go back to the
+  // Call it often, and with `period_ends` now and then. Extents that were spare for a whole period go back to the
   // host, 1 GiB a call at most, so that the caller has time for other things. Memory that is freed and soon taken
   // again, as by a program's temporary files, need not be cleared and mapped again.
   void ReleaseIdle(bool period_ends);
@@ -153,7 +153,7 @@ class FrameArena {
     size_t emptied = 0;          // since the first BeginEvacuation, or the last EndEvacuation
     std::vector<uint32_t> left;  // extents that were evacuating until now
   };
-  // Gives up what is not empty yet. Extents that are in neither count were given up by the arena itself.
+  // Gives up extents that are not empty yet. Extents that are in neither count were given up by the arena itself.
   Evacuated EndEvacuation();
   // May be out of date by the time the caller looks. But a frame that an index names under its shard's lock lies in an
   // extent that is not empty.
@@ -164,8 +164,8 @@ class FrameArena {
   static uint32_t ExtentOf(FrameLoc frame) { return static_cast<uint32_t>(frame / kChunksPerExtent); }
   static constexpr uint64_t extent_size() { return kExtentBytes; }
   // A frame of the same size, in an extent that is in use already and not evacuating. kNoFrame: there is none that
-  // reservations do not need. The caller copies, and frees `frame` without an account: what its owner takes stays the
-  // same.
+  // reservations do not need. The caller copies, and frees `frame` without an account: the owner's account does not
+  // change.
   FrameLoc AllocateElsewhere(FrameLoc frame);
 
   // Extents by their number, from 0 on; for spill.h.
@@ -218,7 +218,7 @@ class FrameArena {
   uint64_t TakenLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether the payment's reservation pays in this step and has so much left.
   static bool CanPay(const Payment* payment, uint64_t bytes);
-  // Takes from the reservation what its account has counted already.
+  // Takes bytes from the reservation, which its account has counted already.
   void PayLocked(uint64_t bytes, Payment* payment, const ArenaAccount* account) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds released bytes to `reservation`. False, and nothing changes: it is null or closed.
   bool ReserveReleasedLocked(uint64_t bytes, ArenaReservation* reservation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -249,7 +249,7 @@ class FrameArena {
     return is_evacuating_[extent].load(std::memory_order_relaxed);
   }
   void SetEvacuatingLocked(uint32_t extent, bool evacuating) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Takes what is free in an extent out of the lists and counts, or puts it back.
+  // Takes the free slabs and frames of an extent out of the lists and counts, or puts them back.
   void HideLocked(uint32_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShowLocked(uint32_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether the frames in evacuating extents fit into the others, and reservations too.
@@ -271,7 +271,7 @@ class FrameArena {
   std::array<uint64_t, kClasses + 1> frames_free_ ABSL_GUARDED_BY(mu_){};
   uint64_t slabs_free_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t extents_backed_ ABSL_GUARDED_BY(mu_) = 0;
-  // Backed extents whose slabs are all free, and not in free_slabs_. New data goes into extents that are in use
+  // Backed extents whose slabs are all free, and not in free_slabs_. New pages are put into extents that are in use
   // already, so that a little data does not keep many extents from the host.
   std::vector<uint32_t> spare_extents_ ABSL_GUARDED_BY(mu_);
   size_t spare_min_ ABSL_GUARDED_BY(mu_) = 0;  // the fewest spare ones in this period

@@ -53,7 +53,7 @@ TEST(FrameArenaTest, FreedMemoryGoesBackToTheHostAndIsFreeForAnySize) {
     for (FrameLoc frame; (frame = arena->Allocate(chunks)) != kNoFrame;) frames.push_back(frame);
     EXPECT_GT(frames.size() * chunks * kChunkBytes, free_before * 9 / 10) << chunks;
     for (const FrameLoc frame : frames) arena->Free(frame);
-    // Extents stay spare until they were not needed for a whole period.
+    // Extents remain spare until they were not needed for a whole period.
     const uint64_t spare = arena->usage().extent_bytes;
     EXPECT_GT(spare, free_before * 9 / 10);
     arena->ReleaseIdle(true);
@@ -137,7 +137,7 @@ TEST(FrameArenaTest, NothingTakesWhatIsReserved) {
   EXPECT_EQ(arena->Allocate(8, &payment), kNoFrame);
 }
 
-// A reservation pays for a slab frame by frame. Others must not use up what it has opened and not paid.
+// A reservation pays for a slab frame by frame. Others must not use up the slabs that it has opened and not paid.
 TEST(FrameArenaTest, NobodyTakesTheSlabsThatReservationsOpen) {
   for (const int chunks : {1, 4}) {
     auto arena = Make();
@@ -194,7 +194,7 @@ TEST(FrameArenaTest, UnreservingFreesIt) {
   EXPECT_EQ(arena->usage().free_bytes, free_before);
 }
 
-// Whoever allocates, frees and reserves: every reservation is kept and the ceiling holds.
+// While threads allocate, free and reserve at random, every reservation is kept and the ceiling holds.
 TEST(FrameArenaTest, ReservationsHoldUnderRandomLoad) {
   std::mt19937_64 random(TestSeed());
   for (int round = 0; round < 20; ++round) {

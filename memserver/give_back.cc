@@ -43,8 +43,8 @@ void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::str
   uint64_t over = arena_->SetCeiling(allowed_bytes, allowance_bytes, asking_.pressed());
   if (over > 0 && options_.mode != GiveBackOptions::Mode::kOff) {
     const uint64_t gain = Gain(now_ns);
-    // While clients give, the next spans leave more of these extents empty. What is free here already does not wait for
-    // the lesser part, which they may not be able to give at all.
+    // While clients give, each moved span empties more of these extents. The memory that is free here already does not
+    // wait for the lesser part, which they may not be able to give at all.
     const bool waits = was_asking && gain < over / 2 && asking_.StandsStillNs(now_ns) < kCompactAfterNs;
     if (gain >= kCompactBytesMin && !waits) {
       Compact(std::min(over, gain), now_ns);
@@ -61,7 +61,7 @@ void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::str
   const auto lacks = [&] { return over > gain ? over - gain : 0; };
   if (lacks() >= Asking::kBytesMin && Yield(lacks(), /*held=*/false, remarks) > 0) gain = Gain(now_ns);
   const uint64_t stored = StoredBytes();
-  // Moving spans away would not free what versions take.
+  // Moving spans away would not free the memory of versions.
   if (lacks() >= stored + Asking::kBytesMin && Yield(lacks() - stored, /*held=*/true, remarks) > 0) gain = Gain(now_ns);
   const uint64_t asked = std::min(lacks(), stored);
   const uint64_t ceiling = arena_->usage().ceiling_bytes;

@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMSERVER_GIVE_BACK_H_
 #define NRAM_MEMSERVER_GIVE_BACK_H_
 
-// How a server gives memory back to its host (adr/0017): what holds nothing at once, and what is stored through those
-// who own it. Knows nothing of the host: whoever ticks it says how much the server may hold.
+// How a server gives memory back to its host (adr/0017): unused memory at once, and stored pages through their owners.
+// Knows nothing of the host: the caller of Tick says how much the server may hold.
 
 #include <atomic>
 #include <cstdint>
@@ -24,16 +24,16 @@ namespace nram {
 struct GiveBackOptions {
   enum class Mode {
     kOff,       // spare memory alone
-    kIdle,      // what holds nothing, also where frames must move for it
-    kPressure,  // what is stored, too
+    kIdle,      // unused memory, also where frames must move for it
+    kPressure,  // stored pages, too
   };
   Mode mode = Mode::kPressure;
-  // Regions that nobody owns may be destroyed when nothing else has helped.
+  // Regions without an owner may be destroyed when nothing else has helped.
   bool drops_orphans = false;
   // After that, pages go to the donor's swap.
   bool spills_to_swap = false;
-  // So long without progress, nothing else has helped. Clients leave a server that did not take a span alone for half
-  // of that.
+  // After this time without progress, nothing else has helped. Clients do not try a server that refused a span for half
+  // of it.
   int64_t patience_ns = 10 * kNsPerSecond;
   // The real time that a tick may spend on moving frames together.
   int64_t compact_ns = 50 * kNsPerMs;
@@ -54,8 +54,8 @@ class GiveBack {
         spill_(arena) {}
   GiveBack(const GiveBack&) = delete;
 
-  // The server may hold so much in all. To be called every 100 ms or so; takes compact_ns, and a little more. Appends
-  // to `*remarks` what people should read. `now_ns`: of any clock, not 0.
+  // The server may hold so much in all. Call it every 100 ms or so; it takes compact_ns, and a little more. Appends
+  // messages for people to `*remarks`. `now_ns`: of any clock, not 0.
   void Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::string>* remarks);
   // Nothing limits the server but its ceiling.
   void EndAsking(int64_t now_ns, std::vector<std::string>* remarks);
@@ -65,7 +65,7 @@ class GiveBack {
   uint32_t share() const { return asking_.Share(StoredBytes()); }
   bool pressed() const { return asking_.pressed(); }
   uint64_t asked_back_ms() const { return asking_.asked_ms(); }
-  // Of what is free, what new spans may take: the rest is for spans that stay and grow.
+  // The part of the free memory that new spans may take: the rest is for the growth of present ones.
   uint64_t FreeForNew(uint64_t free_bytes) const {
     const uint64_t beyond = beyond_bytes_;
     return share() > 0 || free_bytes <= beyond ? 0 : free_bytes - beyond;
@@ -77,7 +77,7 @@ class GiveBack {
 
  private:
   static constexpr uint64_t kCompactBytesMin = 4 * kMiB;
-  // While more is asked than compaction could give, it waits for so long without progress.
+  // While more is asked than compaction could give, it waits for this time without progress.
   static constexpr int64_t kCompactAfterNs = 500 * kNsPerMs;
   // Compaction that is in vain pauses.
   static constexpr int64_t kCompactPauseMinNs = kNsPerSecond;
@@ -91,7 +91,7 @@ class GiveBack {
   // The bytes that moving pages together could give; 0: it was in vain lately.
   uint64_t Gain(int64_t now_ns) const;
   void Compact(uint64_t bytes, int64_t now_ns);
-  // Versions that keep `bytes` go, `held` ones too. Returns what that has freed.
+  // Versions that keep `bytes` go, `held` ones too. Returns the bytes that this has freed.
   uint64_t Yield(uint64_t bytes, bool held, std::vector<std::string>* remarks);
   void SpillSome(uint64_t bytes, std::vector<std::string>* remarks);
 
@@ -104,7 +104,7 @@ class GiveBack {
   Spill spill_;
 
   Asking asking_;
-  std::atomic<uint64_t> beyond_bytes_{0};  // of what is free; ~0: it has more than it may
+  std::atomic<uint64_t> beyond_bytes_{0};  // a part of the free memory; ~0: it has more than it may
   std::atomic<uint64_t> given_back_bytes_{0};
   std::atomic<uint64_t> regions_given_up_{0};
 

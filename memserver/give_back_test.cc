@@ -37,7 +37,7 @@ class GiveBackTest : public PageStoreTest {
     return data;
   }
   static ChunkRange RangeOf(uint64_t page) { return {page * kChunksPerPage, kChunksPerPage}; }
-  // Stores so many pages more of a region, or until the server is full. Returns how many.
+  // Stores `pages` more pages of a region, or until the server is full. Returns how many.
   uint64_t Store(uint64_t pages, Lease* lease = nullptr, RegionId region = kRegion, uint64_t first = 0) {
     for (uint64_t page = 0; page < pages; ++page) {
       if (Write(RangeOf(first + page), Page(first + page), {}, 1, lease, region) != Reason::kOk) return page;
@@ -49,8 +49,8 @@ class GiveBackTest : public PageStoreTest {
       ASSERT_EQ(store_.Trim(lease_.get(), {.region = kRegion, .epoch = 1, .range = RangeOf(page)}), Reason::kOk);
     }
   }
-  // The bytes that the server holds beside those that may go at once, with those that it never gives without a
-  // reservation.
+  // The bytes that the server holds, except those that it can free at once. Includes the slack that is never given
+  // without a reservation.
   uint64_t Taken() const {
     const ArenaUsage usage = arena_->usage();
     return usage.extent_bytes - arena_->SpareBytes() + usage.index_bytes + usage.fixed_bytes + kSlack;
@@ -64,7 +64,7 @@ class GiveBackTest : public PageStoreTest {
     now_ns_ += ms * kNsPerMs;
     give_back_->Tick(allowed_bytes, now_ns_, &remarks_);
     store_.FreeSome(std::numeric_limits<int64_t>::max());
-    store_.StepVersions(1'000);  // what is left of those that have yielded
+    store_.StepVersions(1'000);  // frees the rest of those that have yielded
   }
   bool Said(const std::string& text) const {
     return std::any_of(remarks_.begin(), remarks_.end(),
@@ -121,12 +121,12 @@ TEST_F(GiveBackTest, WhatClientsHaveFreedDoesNotWaitForWhatTheyCannotGive) {
   Tick(allowed);
   const uint64_t asked = give_back_->asked_back_bytes();
   ASSERT_GT(asked, 28 * kMiB);
-  // A fifth of what is asked comes, from here and there: more is to come, so nothing moves.
+  // A fifth of the demand comes, from here and there: more is to come, so nothing moves.
   uint64_t page = 0;
   for (; page < asked / kPageBytes; page += 5) Free(page, 1);
   Tick(allowed);
   EXPECT_EQ(give_back_->compactor().counters().pages_moved, 0u);
-  // Three quarters in all, and the rest never comes.
+  // Three quarters in all are freed, and the rest never is.
   for (page = 0; page < asked / kPageBytes; ++page) {
     if (page % 5 != 0 && page % 16 < 11) Free(page, 1);
   }
@@ -154,7 +154,7 @@ TEST_F(GiveBackTest, AsksForTheRestAndForLessAsItComes) {
   // Between two ticks, too.
   Free(0, 1'024);
   EXPECT_EQ(give_back_->asked_back_bytes(), asked - 4 * kMiB);
-  // Who has given enough is not asked for more, whatever the next tick finds.
+  // A client that has given enough is not asked for more, whatever the next tick finds.
   Free(1'024, 3'000);
   EXPECT_EQ(give_back_->asked_back_bytes(), 0);
   EXPECT_EQ(give_back_->share(), 1u) << "the client is to hear again";
@@ -197,7 +197,7 @@ TEST_F(GiveBackTest, WithoutProgressTheShareRisesAndTheNextTimeItBeginsAnew) {
   }
   EXPECT_EQ(last, 1'000'000u);
   EXPECT_LT(first, 200'000u);
-  // All that is there was asked; somebody has given enough.
+  // All stored bytes were asked back; some clients have given enough.
   Free(0, 2'000);
   for (int i = 0; i < 3; ++i) Tick(allowed);
   EXPECT_EQ(give_back_->share(), 0u);
@@ -285,7 +285,7 @@ TEST_F(GiveBackTest, HeldVersionsGoWhenClientsGiveNothingAndBeforeWhatIsExpendab
   const uint64_t allowed = Taken() - 10 * kMiB;
   Tick(allowed);
   EXPECT_GE(give_back_->asked_back_bytes(), 8 * kMiB);
-  // The share is of what clients can give by moving spans, not of what their versions have.
+  // The share is of the spans that clients can move, without the memory of their versions.
   EXPECT_NEAR(give_back_->share(), 1e6 * static_cast<double>(give_back_->asked_back_bytes()) / (6'000.0 * kPageBytes),
               1e4);
   int64_t ms = 0;
@@ -331,7 +331,7 @@ TEST_F(GiveBackTest, NoMoreExpendableLeasesEndThanAreNeeded) {
       std::count_if(expendable.begin(), expendable.end(), [](const auto& lease) { return !lease->live(); });
   EXPECT_GE(gone, 1);
   EXPECT_LE(gone, 3);
-  // Nothing is destroyed for what takes no memory, nor for a little.
+  // Nothing is destroyed for reserved room that takes no memory, nor for a little.
   EXPECT_LE(Taken(), allowed + kSlack + kExtent);
 }
 
@@ -421,7 +421,7 @@ TEST_F(GiveBackTest, TheModesGoSoFar) {
       EXPECT_LT(Taken(), before - 20 * kMiB);
       EXPECT_GT(give_back_->given_back_bytes(), 20 * kMiB);
     }
-    // Nothing more is taken than was there, in any mode.
+    // The donor never takes more than before, in any mode.
     const uint64_t most = std::max(arena_->usage().ceiling_bytes, Taken());
     Store(4'000, nullptr, kRegion, 20'000);
     Tick(8 * kMiB);
@@ -429,7 +429,7 @@ TEST_F(GiveBackTest, TheModesGoSoFar) {
   }
 }
 
-// Whoever takes all that there is between two ticks gets no more than the allowance in all.
+// A client that takes all free memory between two ticks gets no more than the allowance in all.
 TEST_F(GiveBackTest, TheCeilingDoesNotCreepWhileItAsks) {
   for (const bool reserves : {false, true}) {
     Store(4'000);
@@ -456,8 +456,8 @@ TEST_F(GiveBackTest, TheCeilingDoesNotCreepWhileItAsks) {
   }
 }
 
-// Spans that stay may grow, while the donor is short of memory and for half a minute more. New spans are told nothing
-// of it: they would be asked back soon, and go round between the servers of a full pool.
+// Remaining spans may grow, while the donor is short of memory and for half a minute more. New spans do not see that
+// room: they would be asked back soon, and go round between the servers of a full pool.
 TEST_F(GiveBackTest, TheAllowanceIsForWhatStaysAndEnds) {
   Store(8'000);
   Tick(kAll);
@@ -487,7 +487,7 @@ TEST_F(GiveBackTest, TheAllowanceIsForWhatStaysAndEnds) {
   Tick(allowed);
   EXPECT_EQ(arena_->usage().ceiling_bytes, allowed);
   EXPECT_EQ(told(), arena_->usage().free_bytes);
-  // A little is not asked, and may grow until it is.
+  // A little is not asked back, and may grow until it is.
   Tick(Taken() - kMiB);
   EXPECT_EQ(give_back_->asked_back_bytes(), 0);
   EXPECT_EQ(told(), 0u);

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kLookMs = 100;
 
-// Of an IPv6 address, the part that a host does not choose; others as they are.
+// The part of an IPv6 address that a host does not choose; others as they are.
 std::string NetworkOf(const std::string& source) {
   in6_addr address;
   if (inet_pton(AF_INET6, source.c_str(), &address) != 1 || IN6_IS_ADDR_V4MAPPED(&address)) return source;
@@ -79,8 +79,9 @@ void Handshakes::Add(UniqueFd fd, Peer peer, Done done, Plain plain) {
   if (entries_.size() > options_.most) MakeRoomLocked();
 }
 
-// Whoever opens many connections displaces his own: one of the network that has most, by chance. Not the newest: who
-// holds all places without a word would shut out everybody of his network, or all others if he has many networks.
+// A client that opens many connections displaces its own: one of the network that has most, by chance. Not the newest:
+// a client that holds all places without a word would shut out its whole network, or all others if it has many
+// networks.
 void Handshakes::MakeRoomLocked() {
   absl::flat_hash_map<std::string, std::vector<uint64_t>> by_network;
   size_t most = 0;

@@ -82,7 +82,7 @@ class Handshakes {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t arrived_ ABSL_GUARDED_BY(mu_) = 0;
   std::mt19937_64 random_ ABSL_GUARDED_BY(mu_){std::random_device()()};
-  // By number. The thread alone uses what an entry has; others remove it, and the thread lets go of it.
+  // By number. The thread alone uses the contents of an entry; others remove it, and the thread lets go of it.
   absl::flat_hash_map<uint64_t, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };

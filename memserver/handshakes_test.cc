@@ -46,7 +46,7 @@ class HandshakesTest : public ::testing::Test {
                      });
     return UniqueFd(ends[0]);
   }
-  // The client's half, to its end. *session: if it ended well.
+  // The client's half, to its end. Sets *session if it ends well.
   absl::Status Shake(int fd, TlsSession* session = nullptr) {
     const auto context = certificates_.Load(TlsRole::kClient);
     TlsHandshake handshake(context.get(), fd, "localhost");
@@ -137,8 +137,8 @@ TEST_F(HandshakesTest, WhoSpeaksNoTlsIsRefusedAndWhoSaysNothingIsNotLogged) {
   EXPECT_EQ(Refused().size(), 1u);
 }
 
-// All places are held by those who say nothing, each from a network of its own: somebody who comes gets one all the
-// same, though not at the first try perhaps.
+// Silent clients hold all places, each from a network of its own: a new client gets one all the same, though not at the
+// first try perhaps.
 TEST_F(FewHandshakesTest, SilentHoldersOfAllPlacesKeepNobodyOut) {
   std::vector<UniqueFd> held;
   for (int i = 0; i < 8; ++i) held.push_back(Arrive("10.6.6." + std::to_string(i)));

@@ -57,7 +57,7 @@ void LandingFrames::LeaveEvacuatingLocked(size_t from, size_t end) {
 void LandingFrames::LeaveEvacuating() {
   for (size_t from = 0; from < size_; from += kStep) {
     MutexLock lock(&mu_);
-    // Others take and give frames at the end in between; what comes is exchanged by Give.
+    // Others take and give frames at the end in between; Give exchanges those that it gets.
     LeaveEvacuatingLocked(std::min(from, stock_.size()), std::min(from + kStep, stock_.size()));
   }
 }

@@ -19,7 +19,7 @@ class LateLog {
  public:
   static constexpr int kLinesPerPeriod = 5;
   static constexpr int64_t kPeriodMs = 1'000;
-  // For what strangers can cause as often as they like: a flood of it is a few lines a minute.
+  // The period of lines that strangers can cause as often as they like: a flood of them is a few lines a minute.
   static constexpr int64_t kRefusalPeriodMs = 60'000;
 
   // `write` is called on the log's thread. Null: each line goes to glog.

@@ -20,7 +20,7 @@ TEST(LateLogTest, AFloodIsAFewLinesAndANumber) {
   }
   ASSERT_GE(lines.size(), 2);
   EXPECT_EQ(lines[0], "line 0");
-  // Five lines for each second of the loop, and a last line for those that were not written.
+  // Five lines for each second of the loop, and a last line that counts the lines that were not written.
   int told = 0;
   for (const std::string& line : lines) told += absl::StartsWith(line, "line ") ? 1 : 0;
   EXPECT_LT(told, 1'000);

@@ -1,7 +1,8 @@
 #ifndef NRAM_MEMSERVER_LEASE_TABLE_H_
 #define NRAM_MEMSERVER_LEASE_TABLE_H_
 
-// The leases on a server: who may write here, and until when. A lease belongs to one client; regions belong to leases.
+// The leases on a server: which clients may write here, and until when. A lease belongs to one client; regions belong
+// to leases.
 
 #include <array>
 #include <atomic>
@@ -79,7 +80,7 @@ class Lease {
   Tenant* const tenant;
   const LeaseId id;
   const std::string client_name;
-  const std::string identity;  // of whom it was granted to first
+  const std::string identity;  // of the client to which it was granted first
   ArenaReservation reservation;
   // Held while a Reserve is executed, so that a late one cannot change the reservation after its successor.
   Mutex reserve_mu;
@@ -113,14 +114,14 @@ class Lease {
   std::array<Bound, kConnectionClasses> bound_ ABSL_GUARDED_BY(mu_);
 };
 
-// A lease's id is a secret between its client and this server. Whoever brings it still has to be of its tenant.
+// A lease's id is a secret between its client and this server. Its bearer still has to be of its tenant.
 //
 // Thread-safe. Its lock is held for a short time: a look costs as much as there are expired leases, not leases.
 //
 // All memory of leases is accounted for. A lease is charged to its tenant when it is granted. While the arena is full,
 // kUnchargedMax leases may exist uncharged (the server's fixed part pays for them), so that clients of a full server
 // can still connect. These leases own nothing: a lease is charged before it gets a region or a reservation. Or it has
-// ended, and whoever took a region of its over goes on with what it was charged.
+// ended, and a lease that took a region of its over continues with its charge.
 class LeaseTable {
  public:
   static constexpr size_t kLeasesMax = 4096;
@@ -134,7 +135,7 @@ class LeaseTable {
   static constexpr uint64_t kBytesMax = kLeaseBytes + kClientNameBytesMax + kIdentityBytesMax;
   static constexpr uint64_t kFixedBytes = kUnchargedMax * kBytesMax;
 
-  // A client may ask for so many times the usual time.
+  // The most that a client may ask for, in times of the usual time.
   static constexpr int64_t kTtlFactorMax = 6;
 
   // `ttl_ms`: the usual time of a lease. The pointers are not owned.
@@ -148,35 +149,35 @@ class LeaseTable {
     Tenant* tenant = nullptr;
     LeaseId id{};
     std::string client_name;
-    std::string identity;  // of who asks, not longer than kIdentityBytesMax
+    std::string identity;  // the caller's, not longer than kIdentityBytesMax
     int64_t ttl_ms = 0;
     bool expendable = false;
   };
   absl::StatusOr<std::shared_ptr<Lease>> Grant(const Wish& wish);
   // NOT_FOUND: the tenant has no such live lease.
   absl::StatusOr<std::shared_ptr<Lease>> Renew(const Tenant& tenant, LeaseId id);
-  // Whosever it is. Null if there is no such lease, live or ended.
+  // Of any tenant. Null if there is no such lease, live or ended.
   std::shared_ptr<Lease> Find(LeaseId id) const;
   // Ends the lease now: frees its reservation. Null if there was no such live lease of the tenant (null: of any).
   std::shared_ptr<Lease> End(LeaseId id, const Tenant* tenant = nullptr);
-  // Live leases whose clients may not renew them any more end in `ns` at the earliest: whoever changes the rules by
-  // mistake has so much time.
+  // Live leases whose clients may not renew them any more end in `ns` at the earliest: until then a mistake in the
+  // rules can be mended.
   void Hold(absl::FunctionRef<bool(const Lease& lease)> is_refused, int64_t ns);
   int64_t NowNs() const { return clock_->NowNs(); }
   // Ends the leases whose time is up, and returns them. Forgets ended leases that own nothing. `now_ns`: by the clock.
   std::vector<std::shared_ptr<Lease>> EndExpired(int64_t now_ns);
   std::vector<std::shared_ptr<Lease>> EndExpired() { return EndExpired(clock_->NowNs()); }
 
-  // To be called before the lease gets a region or a reservation. False: the arena has no room for the lease itself.
+  // Must be called before the lease gets a region or a reservation. False: the arena has no room for the lease itself.
   // `former` (may be null): a lease that loses a region to this one. One that has ended pays for it, if nothing else
-  // does: it may be there for that region alone, which nobody could take over on a full server otherwise.
+  // does: it may be there for that region alone, which could not be taken over on a full server otherwise.
   bool Charge(Lease* lease, Lease* former = nullptr);
   // A region does not name the lease any more. The caller holds the lease.
   void Unname(Lease* lease);
 
   // Live leases whose data may be destroyed.
   std::vector<std::shared_ptr<Lease>> Expendable() const;
-  // The reports of the clients of live leases, at most so many.
+  // The reports of the clients of live leases, at most `most`.
   std::vector<CopiesReport> Copies(size_t most) const;
 
   size_t live_count() const;

@@ -41,7 +41,7 @@ class LeaseTableTest : public ::testing::Test {
   PageStore store_{arena_.get(), &leases_};
 };
 
-// Each client that goes leaves a lease behind, which its region names.
+// Each client that ends leaves a lease behind, which its region names.
 TEST_F(LeaseTableTest, AllMemoryThatClientsMakeItHoldIsCharged) {
   const uint64_t charged_before = Charged();
   const uint64_t allocated_before = Allocated();

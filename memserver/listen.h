@@ -14,16 +14,16 @@ absl::StatusOr<UniqueFd> ListenTcp(const std::string& address, int port);
 // The port that the kernel gave the socket.
 absl::StatusOr<int> BoundPort(int fd);
 
-// A listening Unix socket. Replaces a socket file that nobody listens on. Refuses a socket where somebody listens, and
-// any other file.
+// A listening Unix socket. Replaces a socket file without a listener. Refuses a socket that has one, and any other
+// file.
 absl::StatusOr<UniqueFd> ListenUnix(const std::string& path);
 
 // The peer's name for people, and its source: a host, or a user of this one.
 struct Peer {
   std::string name;
   std::string source;
-  // "uid:N" of a Unix socket, as the kernel says; "anyone" over TCP; "" if the kernel does not say, or only that it is
-  // somebody of another user namespace.
+  // "uid:N" of a Unix socket, as the kernel says; over TCP, the one without a voucher (adr/0015); "" if the
+  // kernel does not say, or only that it is a user of another user namespace.
   std::string identity;
 };
 // The peer of a connected socket.

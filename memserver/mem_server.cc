@@ -45,9 +45,9 @@ uint64_t TlsBytes(const ControlServerOptions& control) {
   return HandshakesOptions().most * Handshakes::kBytesEach + pumped * TlsPump::LinkBytes();
 }
 constexpr int kDescriptorsPerWorkers = 4;
-// In which clients have heard what is asked, and have begun to give it.
+// In this time clients hear the demand, and begin to give.
 constexpr int64_t kEmptyRestNs = 300 * kNsPerMs;
-// Everything that leases own stays for so long after a changed rule has shut their client out.
+// Everything that leases own is kept for this time after a changed rule has shut their client out.
 constexpr int64_t kRefusedHoldMs = 3'600'000;
 
 }  // namespace
@@ -149,7 +149,7 @@ absl::Status MemServer::Init() {
     balance.reserve_bytes = reserve_bytes_;
     balance.floor_bytes = options_.auto_floor_bytes;
     balance.empty_rest_ns = kEmptyRestNs;
-    // The arena's own ceiling is what was available at the start.
+    // The arena's own ceiling is the memory that was available at the start.
     balance.ceiling_bytes = ceiling;
     balance_.emplace(balance);
   }
@@ -168,7 +168,7 @@ absl::Status MemServer::InitMetrics() {
 }
 
 absl::Status MemServer::InitAccess(uint64_t connections) {
-  // Without certificates, whoever is on this machine reaches a port of loopback.
+  // Without certificates, every user of this machine reaches a port of loopback.
   const bool has_tcp = options_.listen != MemServerOptions::kNoTcp;
   NRAM_ASSIGN_OR_RETURN(const bool loopback, has_tcp ? IsLoopback(options_.listen) : absl::StatusOr<bool>(false));
   const bool has_tls = !options_.tls_dir.empty();

@@ -61,8 +61,8 @@ class MemServer {
   const DataServerCounters& connections() const { return data_->counters(); }
 
   void SetDraining(bool draining) { core_->SetDraining(draining); }
-  // Asks all clients to move what is here to other servers, soon. Blocks until nothing is left that could move, nothing
-  // has moved for a while, `deadline_ns` has passed, or `is_over` says so, which it asks often.
+  // Asks all clients to move their data to other servers, soon. Blocks until none is left that could move, nothing has
+  // moved for a while, `deadline_ns` has passed, or `is_over` says so, which it asks often.
   void Leave(int64_t deadline_ns, absl::FunctionRef<bool()> is_over);
 
   // As if the control plane could not be reached any more.
@@ -76,13 +76,13 @@ class MemServer {
  private:
   // For how long a round frees the memory of destroyed regions.
   static constexpr int64_t kFreeMs = 50;
-  // Memory that is free for so long, or for up to twice as long, goes back to the host.
+  // The host gets free memory back after this time, or after up to twice as much.
   static constexpr int64_t kReleaseIdleMs = 5'000;
   static constexpr uint64_t kIndexTrimBytes = 8 * kMiB;
 
   MemServer(const MemServerOptions& options, const Clock* clock);
   absl::Status Init();
-  // Who may come in, and how.
+  // Which clients may come in, and how.
   absl::Status InitAccess(uint64_t connections);
   absl::Status InitTls();
   absl::Status InitMetrics();
@@ -119,7 +119,7 @@ class MemServer {
   std::unique_ptr<DataServer> data_;
   std::unique_ptr<ControlServer> control_;
   std::atomic<uint64_t> leases_expired_{0};
-  std::unique_ptr<MetricsServer> metrics_;  // null: nobody watches
+  std::unique_ptr<MetricsServer> metrics_;  // null: no --metrics
 
   Mutex mu_;
   CondVar wake_collector_;

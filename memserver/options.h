@@ -25,19 +25,19 @@ struct MemServerOptions {
   bool donate_auto = false;         // donate the host's available memory, less the host reserve; follows it
   uint64_t auto_floor_bytes = 0;    // with donate_auto: never asks for less than this to be left, nor takes more than
   uint64_t auto_ceiling_bytes = 0;  // this (0: no bound)
-  // None: what donate says, pressure with auto and else off.
+  // None: as donate implies, pressure with auto and else off.
   std::optional<GiveBackOptions::Mode> give_back;
   bool drops_orphans = false;        // they may be destroyed when nothing else gives the donor memory
-  int64_t leave_within_ms = 0;       // after a signal to end, for what is here to be moved
+  int64_t leave_within_ms = 0;       // after a signal to end, the time to move the stored pages
   uint64_t reserve_bytes = 0;        // the host reserve; 0: a tenth of the host's RAM, at least 1 GiB
   std::string listen = "127.0.0.1";  // numeric; kNoTcp: on Unix sockets alone
   int port = kDefaultControlPort;    // control; 0: the kernel chooses
   int data_port = -1;                // -1: the one after `port`, or the kernel's choice if `port` is 0
   std::string socket_path;           // of control's socket; the data socket has ".data" appended; empty: none
   std::string tls_dir;               // certificates; empty: none
-  std::string access_file;           // who may do what; empty: the usual rules
+  std::string access_file;           // the rules of access; empty: the usual ones
   bool allow_unauthenticated = false;
-  std::string domain;          // what may fail together with other hosts, a rack; empty: the host alone
+  std::string domain;          // the hosts that may fail together, a rack; empty: the host alone
   std::string pretended_host;  // the host that the server counts as for copies; empty: the true one
   int64_t lease_ttl_ms = 10'000;
   int workers_per_class = 0;  // 0: one per processor, at most 8

@@ -5,11 +5,11 @@
 // bits for the pages that exist, and 12 bytes for each of these, in order. A region's leaves are in a tree. If the
 // region has only one span, it holds the leaf itself. A full span costs 12.3 bytes a page, a one-page region 64.
 //
-// In a sealed region (adr/0016) each page has its seal too: 36 bytes, and 36.3 in a full span. The tree's first entry
-// is then paid with the region, so that a page costs no more than kIndexBytesPerPageMax here either.
+// The pages of a sealed region (adr/0016) have seals too: 36 bytes a page, and 36.3 in a full span. The tree's first
+// entry is then paid with the region, so that a page costs no more than kIndexBytesPerPageMax here either.
 //
-// A span of a region with several copies has a generation (adr/0014), in its leaf. Such a leaf stays when the span's
-// last page goes. It keeps too when it was made (SetBirth), so that versions of the region know what is newer.
+// A span of a region with several copies has a generation (adr/0014), in its leaf. Such a leaf stays when the span has
+// lost its last page. It keeps its birth (SetBirth) too, so that versions of the region know newer pages.
 
 #include <array>
 #include <cstdint>
@@ -42,8 +42,8 @@ class PageIndex {
 
   // Mask 0 if the page is a hole.
   PageEntry Find(uint64_t page) const;
-  // Of up to 64 pages within one span: bit i of *wanted asks for page first_page + i. Those that are here go to
-  // entries[i], and of a sealed region to seals[i] (may be null); their bits are cleared. Others are left as they are.
+  // Finds up to 64 pages within one span: bit i of *wanted asks for page first_page + i. Puts those that are here into
+  // entries[i], and of a sealed region into seals[i] (may be null), and clears their bits. Leaves others as they are.
   void FindSome(uint64_t first_page, uint64_t* wanted, PageEntry* entries, PageSeal* seals) const;
   // Makes sure that Set of `pages` pages from `page` on, all within one span, cannot fail. False: the arena is full.
   // `payment` may be null.
@@ -57,8 +57,8 @@ class PageIndex {
   PageSeal SealOf(uint64_t page) const;
   // May leave an empty leaf behind; see DropIfEmpty.
   void Erase(uint64_t page);
-  // Gives back an empty leaf of the page, or what its generation does not need of it, and with it what `payment` (may
-  // be null) has paid for it.
+  // Gives back an empty leaf of the page, or the part of it that its generation does not need, and with it the bytes
+  // that `payment` (may be null) has paid for it.
   void DropIfEmpty(uint64_t page, Payment* payment = nullptr);
 
   // Calls `visit` for entries in [begin, end), in order, for at most `spans_max` spans. `visit` may change the entry;
@@ -66,9 +66,9 @@ class PageIndex {
   // bytes of the index that this frees.
   uint64_t Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
                  absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, Refund* refund = nullptr);
-  // Calls `move` for pages from `page` on, in order, and has each in the frame that `move` returns. All else of a page
-  // stays as it is, its seal too. Counts *looks_left down, by one a page and one a span, and ends at 0. It also ends,
-  // before this page, if `move` returns kNoFrame. Returns the page to go on from, or kNoPage: there are no more.
+  // Calls `move` for pages from `page` on, in order, and has each in the frame that `move` returns. The rest of a page
+  // does not change, its seal included. Counts *looks_left down, by one a page and one a span, and ends at 0. It also
+  // ends, before this page, if `move` returns kNoFrame. Returns the page to go on from, or kNoPage: there are no more.
   static constexpr uint64_t kNoPage = ~uint64_t{0};
   uint64_t MoveFrames(uint64_t page, uint64_t* looks_left,
                       absl::FunctionRef<FrameLoc(FrameLoc frame, ChunkMask mask)> move);
@@ -88,7 +88,7 @@ class PageIndex {
   // When the leaf of the page's span was born; 0 if there is none.
   uint16_t BirthOf(uint64_t page) const;
   // Calls `change` for when each leaf and each entry was born, from the page's span on, for at most `spans_max` spans,
-  // and has them keep what it returns. Returns the first page of the span to go on from, or kNoPage.
+  // and stores the results. Returns the first page of the span to go on from, or kNoPage.
   uint64_t ChangeBirths(uint64_t page, uint64_t spans_max, absl::FunctionRef<uint16_t(uint16_t born)> change);
 
   // The generation of the page's span; 0 if there is no leaf.
@@ -121,7 +121,7 @@ class PageIndex {
   using LeafPtr = std::unique_ptr<Leaf, LeafFree>;
   using Tree = absl::btree_map<uint64_t, LeafPtr>;
   static constexpr uint64_t BytesPerPageMax(Pages pages);
-  // The charge for a tree of so many leaves.
+  // The charge for a tree of `leaves` leaves.
   uint64_t TreeBytes(size_t leaves) const { return (leaves - (sealed() && leaves > 0 ? 1 : 0)) * kTreeBytesPerSpan; }
 
   Leaf* FindLeaf(uint64_t span) const;
@@ -132,7 +132,8 @@ class PageIndex {
   // Makes sure that the span's leaf is there, and has room for `missing` more pages.
   bool MakeRoom(uint64_t span, uint32_t missing, Payment* payment);
   LeafPtr* SlotFor(uint64_t span, Payment* payment);
-  // Drops an empty leaf, or what its generation does not need of it. Returns the bytes, which are still charged.
+  // Drops an empty leaf, or the part of it that its generation does not need. Returns the bytes, which are still
+  // charged.
   uint64_t DropLeaf(uint64_t span);
 
   ArenaAccount* const account_;

@@ -19,7 +19,7 @@ class PageIndexTest : public ::testing::TestWithParam<PageIndex::Pages> {
 INSTANTIATE_TEST_SUITE_P(Pages, PageIndexTest, ::testing::Values(PageIndex::Pages::kPlain, PageIndex::Pages::kSealed),
                          [](const auto& info) { return info.param == PageIndex::Pages::kSealed ? "Sealed" : "Plain"; });
 
-// Everything of a page but its frame stays, and each page is asked for once, however short the steps are.
+// A page keeps everything but its frame, and each page is asked for once, however short the steps are.
 TEST_P(PageIndexTest, FramesMoveInSteps) {
   std::mt19937_64 random(TestSeed());
   auto arena = FrameArena::Create(64 * kMiB, kMiB).value();
@@ -134,7 +134,7 @@ TEST_P(PageIndexTest, AFullRegionCostsLittleMoreThanItsEntries) {
   EXPECT_LT(arena->usage().index_bytes - before, (sealed() ? 37 : 13) * kPages);
 }
 
-// Entries and leaves keep their births, whatever else happens to them; births change in steps.
+// Entries and leaves keep their births through all other changes; births change in steps.
 TEST_P(PageIndexTest, BirthsStayUntilTheyAreChanged) {
   std::mt19937_64 random(TestSeed());
   auto arena = FrameArena::Create(64 * kMiB, kMiB).value();
@@ -189,7 +189,7 @@ TEST_P(PageIndexTest, BirthsStayUntilTheyAreChanged) {
   EXPECT_EQ(arena->usage().index_bytes, index_before);
 }
 
-// No page takes more than its price, wherever it lies: a reservation of so much is never short.
+// No page takes more than its price, wherever it lies: a reservation of that price is never short.
 TEST_P(PageIndexTest, NoPageTakesMoreThanItsPrice) {
   std::mt19937_64 random(TestSeed());
   auto arena = FrameArena::Create(64 * kMiB, kMiB).value();

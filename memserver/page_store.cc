@@ -27,7 +27,7 @@ PageStore::ChunkCounts PageStore::LookAt(const WriteArgs& args, PageWrites* writ
   for (uint64_t i = 0; i < pages; ++i) {
     const std::byte* const landed = arena()->Data(args.landed[i]);
     ChunkMask written = args.masks.empty() ? MaskOfPage(args.range, first_page + i) : args.masks[i];
-    // Nothing is left out of what is sealed.
+    // No chunk of a sealed page is left out.
     const ChunkMask nonzero = args.seals.empty() ? NonZero(landed, written) : written;
     if (written == 0 && !args.seals.empty() && args.seals[i] != PageSeal()) written = kAllChunks;  // becomes a hole
     uint32_t crc = args.page_crcs[i];
@@ -59,7 +59,7 @@ Reason PageStore::EnterGeneration(StoredRegion* region, const WriteArgs& args, P
     Count(&mutable_counters()->refused_stale);
     return Reason::kOtherGeneration;
   }
-  // A leaf that is there gets its new generation whatever comes, so that nobody takes what is left for a copy.
+  // A leaf that is there gets its new generation in any case, so that its rest is not taken for a copy.
   region->NoteGenerations(first_page / kPagesPerSpan, first_page / kPagesPerSpan + 1, args.generation);
   if (present != SpanGeneration{}) index.SetGeneration(first_page, args.generation);
   if (!creates) return Reason::kOk;

@@ -38,7 +38,7 @@ class PageStore : public RegionTable {
   // The fate of a write to a region that does not exist.
   enum class IfAbsent { kRefuse, kCreate, kCreateGc };
   // kFitted: a page's frame has room for the chunks that the page has. kWhole: it has room for all eight. Then the page
-  // stays in its frame, and writing over it needs no room.
+  // never changes its frame, and writing over it needs no room.
   enum class Frames { kFitted, kWhole };
 
   struct WriteArgs {
@@ -72,7 +72,7 @@ class PageStore : public RegionTable {
 
   struct ReadArgs {
     StoredKey region;
-    uint32_t epoch = 0;  // 0: whoever owns the region
+    uint32_t epoch = 0;  // 0: that of any owner
     ChunkRange range;
     std::optional<SpanGeneration> generation = SpanGeneration{};  // as WriteArgs has it; nullopt: not checked
     VersionNumber version{};  // 0: the present state. Else `generation` is the one that the span had.
@@ -102,7 +102,7 @@ class PageStore : public RegionTable {
     // Gets the memory of whole pages that the trim frees, if it is room for whole pages. Null: the memory is free for
     // all.
     ArenaReservation* reservation = nullptr;
-    // Of all spans of the range: those of a lower one are raised, and a higher one is kOtherGeneration.
+    // For all spans of the range, those of a lower one are raised, and a higher one is kOtherGeneration.
     SpanGeneration generation{};
   };
   // Makes the range a hole. Long ranges are done in steps; other requests have their turn in between. With a
@@ -113,7 +113,7 @@ class PageStore : public RegionTable {
   // the page to go on from. The trim is complete when that is the range's end, or when a step fails.
   Reason TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, uint64_t* kept_bytes);
 
-  // Makes what the region is now its version of that number (adr/0019). The newest one is sealed again by doing
+  // Makes the region's present state its version of that number (adr/0019). The newest one is sealed again by doing
   // nothing. The region's spans have generations, or it is empty; else kOtherGeneration. kOldVersion: the number is not
   // above all former ones. kUnknownSnapshot: it is the newest one's, which has yielded or was dropped. kFull: no room,
   // or too many versions. *reply (may be null) is set if the region is the lease's.
@@ -124,7 +124,7 @@ class PageStore : public RegionTable {
     VersionKeep keep{};
   };
   Reason SealVersion(Lease* lease, const VersionSeal& seal, SealReply* reply = nullptr);
-  // Takes versions in [first, last] away, and frees what only they have, in steps. Held ones stay, unless by `force`.
+  // Takes versions in [first, last] away, held ones only by `force`. Frees in steps the frames that only they have.
   struct VersionDrop {
     RegionId region{};
     uint32_t epoch = 0;
@@ -133,7 +133,7 @@ class PageStore : public RegionTable {
   };
   Reason DropVersions(Lease* lease, const VersionDrop& drop, RegionVersions::Dropped* dropped = nullptr);
   // One step. The first one (`is_first`) takes their names, and must be followed by others until *done; StepVersions
-  // does what is left undone. *reply counts what all steps have done.
+  // does the rest. *reply counts the work of all steps.
   Reason DropVersionsStep(Lease* lease, const VersionDrop& drop, bool is_first, bool* done, DropVersionReply* reply);
 
  private:
@@ -169,8 +169,8 @@ class PageStore : public RegionTable {
   }
   // *may_help: as for WriteRest.
   Reason SealOnce(Lease* lease, const VersionSeal& seal, SealReply* reply, bool* may_help);
-  // A write's part under the lock; `chunks` are all of it, `writes` what is not stored yet. Adds to *stored the pages
-  // that are now. *may_help is set to false if it is full of what versions have nothing of.
+  // A write's part under the lock; `chunks` are all of it, `writes` the pages that are not stored yet. Adds to *stored
+  // the pages that are now. *may_help is set to false if it is full of something that versions cannot free.
   Reason WriteRest(Lease* lease, const WriteArgs& args, const ChunkCounts& chunks, absl::Span<const PageWrite> writes,
                    Payment* payment, uint32_t* stored, VersionNumber* yielded, bool* may_help);
   Reason WritePages(StoredRegion* region, absl::Span<const PageWrite> writes, Frames frames, Payment* payment,

@@ -1,7 +1,7 @@
 #ifndef NRAM_MEMSERVER_PAGE_STORE_FIXTURE_H_
 #define NRAM_MEMSERVER_PAGE_STORE_FIXTURE_H_
 
-// For tests: a page store with one lease, and writes and reads of strings.
+// A page store with one lease, and writes and reads of strings, for tests.
 
 #include <bit>
 #include <cstdint>

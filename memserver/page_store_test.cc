@@ -171,7 +171,7 @@ TEST_F(PageStoreTest, ATrimTellsWhatAllBeforeItHaveKept) {
   EXPECT_EQ(kept_after(2, &lease_->reservation, 2), 0) << "a new owner has kept nothing yet";
 }
 
-// Swap, mmap and fallocate rest on this.
+// Swap, mmap and fallocate depend on this.
 TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) {
   constexpr uint64_t kPages = 2000;
   ASSERT_TRUE(arena_->Reserve(kPages, &lease_->reservation));
@@ -251,7 +251,7 @@ TEST_F(PageStoreTest, WholeReservedSpansComeAndGoForEverOnAFullServer) {
   }
 }
 
-// A client's reservation for pages is enough for them, wherever they are.
+// A client's reservation for pages suffices for them, wherever they are.
 TEST_F(PageStoreTest, AWriteMayUseAllTheRoomThatItBrings) {
   frames_ = PageStore::Frames::kWhole;
   ASSERT_EQ(Write({0, 8}, PageWith(0xFF, 'a')), Reason::kOk);

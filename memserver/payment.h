@@ -1,7 +1,7 @@
 #ifndef NRAM_MEMSERVER_PAYMENT_H_
 #define NRAM_MEMSERVER_PAYMENT_H_
 
-// How a request pays for memory that it takes, and what becomes of memory that it gives up.
+// How a request pays for memory that it takes, and gets memory back that it gives up.
 
 #include <cstdint>
 
@@ -13,7 +13,7 @@ class FrameArena;
 // A lease's reservation: memory that is reserved and not used yet. Fields belong to the arena.
 class ArenaReservation {
  public:
-  // Of nobody's account: the server's own.
+  // The server's own, without an account.
   ArenaReservation() = default;
   explicit ArenaReservation(ArenaAccount* account) : account_(account) {}
 
@@ -50,8 +50,8 @@ class Payment {
   bool pays_ = false;
 };
 
-// Adds the memory that one request gives up to its lease's reservation, so that nobody else can take it. Used by one
-// thread at a time; does not own the reservation.
+// Adds the memory that one request gives up to its lease's reservation, so that no other client can take it. Used by
+// one thread at a time; does not own the reservation.
 class Refund {
  public:
   // If `reservation` is null, the memory is free for all.

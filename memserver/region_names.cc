@@ -17,7 +17,7 @@ absl::Status Full() {
 
 // The memory of two table entries (also while the tables grow) and of the data that they point to.
 uint64_t RegionNames::CostBytes(const RegionManifest& manifest) {
-  // A seal grows with each owner, who must need no room of a server that may be full.
+  // A seal grows with each owner, which must need no room of a server that may be full.
   const uint64_t seal_bytes = manifest.seal.empty() ? 0 : RegionManifest::kSealBytesMax;
   return 664 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t) + seal_bytes;
 }

@@ -33,19 +33,18 @@ struct RegionManifest {
   std::vector<uint64_t> incarnations;
   uint64_t size_bytes = 0;
   uint32_t copies = 1;
-  // Of this list of incarnations: the owner that has told it, and its number. Higher owners' are newer.
+  // The owner that has told this list of incarnations, and the list's number. Higher owners' lists are newer.
   uint32_t view_epoch = 0;
   uint64_t view = 0;
-  // By the last owner, who has left it in good order: how many copies in sync each span has at least; 0: not so.
+  // How many copies in sync each span has at least, if the last owner has left the region in good order; 0: not so.
   uint32_t left_in_order = 0;
-  std::string seal;        // of a region with sealed pages: what its owner says of them, for whoever has the key
+  std::string seal;        // of a region with sealed pages: its owner's statement, for bearers of the key
   bool versioned = false;  // its spans have generations, also with one plain copy
   uint64_t companion = 0;  // the id of another region that belongs to it
 };
 
 // The names of a server's regions, and their manifests. Charges its memory to the tenant as index. A name is one
-// tenant's, as an id is. Thread-safe. Its lock
-// is taken after a shard's, never before.
+// tenant's, as an id is. Thread-safe. Its lock is taken after a shard's, never before.
 class RegionNames {
  public:
   // The cost of a name and its manifest.
@@ -58,8 +57,8 @@ class RegionNames {
   // NOT_FOUND: the region has no name. ABORTED: the present view is newer. RESOURCE_EXHAUSTED: no room.
   absl::Status SetView(const StoredKey& key, uint32_t epoch, uint64_t view, std::vector<uint64_t> incarnations,
                        uint32_t left_in_order);
-  // Another owner has it: nobody has left it. `seal` is its own; "": it stays. RESOURCE_EXHAUSTED: no room; then
-  // nothing has changed.
+  // Another owner has it: it is not in good order now. `seal` is its own; "": it stays. RESOURCE_EXHAUSTED: no room;
+  // then nothing has changed.
   absl::Status SetOwner(const StoredKey& key, std::string seal);
 
   // 0 if no region has this name.

@@ -121,7 +121,7 @@ absl::Status RegionTable::CreateNamedOnce(Lease* lease, RegionId id, uint32_t ep
     if (!status.ok() || !named) return status;
     status = names_.Add(lease->tenant, id, std::move(manifest));
     if (status.ok()) return status;
-    // Nobody has seen the region: the shard's lock was held all the time.
+    // No thread has seen the region: the shard's lock was held all the time.
     const auto it = at.regions.find({id, lease->tenant->number});
     undone = std::move(it->second);
     at.regions.erase(it);

@@ -1,9 +1,9 @@
 #ifndef NRAM_MEMSERVER_REGION_TABLE_H_
 #define NRAM_MEMSERVER_REGION_TABLE_H_
 
-// The regions that a server holds: their tenants and owners, their creation and destruction, and lists of them. Whoever
-// names a region names its tenant too, by a key or by a lease. Knows nothing of their data (page_store.h), of sockets
-// or of gRPC.
+// The regions that a server holds: their tenants and owners, their creation and destruction, and lists of them. A
+// caller that names a region names its tenant too, by a key or by a lease. Knows nothing of their data (page_store.h),
+// of sockets or of gRPC.
 
 #include <array>
 #include <atomic>
@@ -71,8 +71,8 @@ class RegionTable {
   bool FreeStep(Doomed* doomed) { return doomed_.FreeStep(doomed); }
   void FreeLater(Doomed doomed) { doomed_.FreeLater(std::move(doomed)); }
   bool FreeSome(int64_t until_ns) { return doomed_.FreeSome(until_ns); }
-  // Destroy for the control plane. `force`: whoever owns the region, and whether or not the lease lives. True: there
-  // was such a region.
+  // Destroy for the control plane. `force`: under any owner, and whether or not the lease lives. True: there was such a
+  // region.
   struct ViewBound {
     uint32_t epoch = 0;
     uint64_t view = 0;
@@ -116,14 +116,14 @@ class RegionTable {
   // INVALID_ARGUMENT: `from` is not older than `to`.
   absl::StatusOr<std::vector<ChangedSpan>> ListChanges(const StoredKey& key, VersionNumber from, VersionNumber to,
                                                        uint64_t from_span, uint64_t* next_span) const;
-  // Goes on with what versions have left to do, and collects GC regions without an owner whose last version has gone.
-  // At most so many steps, each up to a millisecond. True: nothing is left that can be done. To be called often.
+  // Goes on with the pending work of versions, and collects GC regions without an owner whose last version has gone.
+  // At most `steps_max` steps, each up to a millisecond. True: nothing is left that can be done. Call it often.
   bool StepVersions(uint64_t steps_max);
   // A request of `tenant` has found no room, and needs `bytes`: versions yield, the oldest first, its own before
   // others'. False: they would not help. Else some memory is free, and the caller tries again; that may need several
   // turns. No shard's lock may be held.
   bool YieldVersions(const Tenant& tenant, uint64_t bytes);
-  // The donor needs so much: the oldest versions go, whoever's they are. Not `held`: those that are held stay, and
+  // The donor needs so much: the oldest versions go, of all tenants. Not `held`: those that are held stay, and
   // newer ones of their regions. Returns the bytes that are free now.
   uint64_t YieldForDonor(uint64_t bytes, bool held);
 
@@ -142,14 +142,14 @@ class RegionTable {
   };
   // The bytes that the lease's regions hold. Looks at all regions.
   uint64_t StoredBytes(const Lease& lease) const;
-  // Destroys regions that nobody owns, one after the other, until they have held so much.
+  // Destroys regions without an owner, one after the other, until they have held so much.
   Dropped DropOrphans(uint64_t bytes);
 
   // Unlinks the GC regions of a lease that has ended, or `all` of its regions. FreeSome frees their memory.
   Dropped CollectLease(const Lease& lease, bool all = false);
   // Makes tables anew that have become far too large.
   void ShrinkTables();
-  // Counts the regions that stay although their lease has ended.
+  // Counts the regions whose lease has ended.
   size_t CountOrphans() const;
 
   FrameArena* arena() const { return arena_; }
@@ -187,7 +187,7 @@ class RegionTable {
 
   std::vector<uint64_t> FirstIds(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only,
                                  bool named_only) const;
-  // Of a region whose owner is gone: drops versions that go with him. True: some stay, and the region with them.
+  // The region's owner is gone: drops versions that go with it. True: some stay, and the region with them.
   bool KeepsRegion(StoredRegion* region);
   void UnlistVersioned(const StoredKey& key);
   std::vector<StoredKey> Versioned() const;
@@ -195,7 +195,7 @@ class RegionTable {
   bool StepVersionsOf(const StoredKey& key);
   void ReleaseHolds(const Lease& lease);
   struct Yields {
-    const Tenant* first = nullptr;  // goes before others; null: nobody does
+    const Tenant* first = nullptr;  // goes before others; null: none does
     bool first_alone = false;
     bool held = false;  // also those that are held
     uint64_t bytes = 0;
@@ -214,7 +214,7 @@ class RegionTable {
   mutable std::array<Shard, kShards> shards_;
   RegionNames names_;
   mutable Mutex versioned_mu_;  // taken after a shard's
-  // By tenant and id: regions that have had versions. Some may be gone; StepVersions finds that out.
+  // Regions with versions, now or earlier, by tenant and id. Some may be gone; StepVersions finds that out.
   absl::btree_set<std::pair<TenantNumber, uint64_t>> versioned_ ABSL_GUARDED_BY(versioned_mu_);
   DoomedRegions doomed_{leases_, &counters_};
 };

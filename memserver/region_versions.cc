@@ -287,7 +287,8 @@ void RegionVersions::Unlink(size_t count) {
 }
 
 void RegionVersions::UnlinkOldestNamed() {
-  // What nameless ones behind it have, the next one with a name does not see: they were to be merged into this one.
+  // The next one with a name does not see the pages of nameless ones behind this one: they were to be merged into this
+  // one.
   size_t count = 0;
   bool has_named = false;
   for (; count < versions_.size(); ++count) {
@@ -311,7 +312,7 @@ std::optional<uint64_t> RegionVersions::StampToYield(bool held) const {
 bool RegionVersions::YieldStep(bool held) {
   if (!StampToYield(held).has_value()) return false;
   if (unlinked_.empty() && !versions_.front()->named) {
-    Unlink(1);  // nobody sees what it has
+    Unlink(1);  // no reader sees its pages
   } else if (unlinked_.empty()) {
     UnlinkOldestNamed();
   }

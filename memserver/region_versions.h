@@ -1,13 +1,14 @@
 #ifndef NRAM_MEMSERVER_REGION_VERSIONS_H_
 #define NRAM_MEMSERVER_REGION_VERSIONS_H_
 
-// A region's versions at one server (adr/0019). The region's own index is the head. Each version has a delta: what the
-// head had when the version was sealed, and has displaced since. A frame has one entry, in the head or in one delta.
+// A region's versions at one server (adr/0019). The region's own index is the head. Each version has a delta: the
+// entries that the head had when the version was sealed, and has displaced since. A frame has one entry, in the head or
+// in one delta.
 //
-// Whoever changes the head does so in this order, before it changes anything:
+// A caller that changes the head does this, in this order, before it changes anything:
 //   1. NoteGeneration, if a span's generation is to change.
 //   2. PrepareKept for at most 64 pages of a span.
-//   3. For each of these pages, if Keeps says so of its entry: Keep. The frame then belongs to the version, and the
+//   3. Keep for each of these pages, if Keeps says so of its entry. The frame then belongs to the version, and the
 //      head's entry must get another one, or be erased. Else the head's frame is the caller's, as without versions.
 //   4. The new entry is born at birth().
 // None of these fails. Where there is no room, the oldest versions yield, until nothing has to be kept.
@@ -48,7 +49,7 @@ class RegionVersions {
     size_t holds = 4096;     // of a version
     uint16_t places = SealOrder::kPlacesMax;
   };
-  // `server` and `tenant`, which may be null, are told what it has, and outlive it. Null: there is no room.
+  // `server` and `tenant`, which may be null, get its totals, and outlive it. Null: there is no room.
   static std::unique_ptr<RegionVersions> Make(ArenaAccount* account, PageIndex::Pages pages, Limits limits,
                                               VersionTotals* server = nullptr, VersionTotals* tenant = nullptr);
   static std::unique_ptr<RegionVersions> Make(ArenaAccount* account, PageIndex::Pages pages,
@@ -66,7 +67,7 @@ class RegionVersions {
   void PrepareKept(const PageIndex& head, uint64_t page, uint64_t pages);
   // `seal`: the page's, in a sealed region; else null.
   void Keep(uint64_t page, const PageEntry& old, const PageSeal* seal);
-  // For the room that the head needs if `old` is kept: calls `take` until it returns true, or `old` need not be kept;
+  // Takes the room that the head needs if `old` is kept: calls `take` until it returns true, or `old` need not be kept;
   // in between versions yield. True: it is kept, and `take` has returned true at last.
   bool KeepsWith(const PageEntry& old, absl::FunctionRef<bool()> take);
   // Before the generation of the page's span changes.
@@ -106,36 +107,36 @@ class RegionVersions {
     size_t dropped = 0, held = 0;
   };
   // Takes the names of versions in [first, last]; of held ones only by `force`, or when the last hold goes. Step frees
-  // what they alone have.
+  // the frames that only they have.
   Dropped Drop(VersionNumber first, VersionNumber last, bool force);
   enum class Held { kOk, kUnknown, kTooMany, kNoRoom };
   // A lease has a version's hold once.
   Held Hold(VersionNumber version, LeaseId lease);
   void Release(VersionNumber version, LeaseId lease);
   void ReleaseAll(LeaseId lease);
-  // The region has no living owner at `now_ns`. Drops what does not stay without one and is not held. True: something
-  // stays; it is to be asked again.
+  // The region has no living owner at `now_ns`. Drops the versions that do not outlive one and are not held. True:
+  // some are left; it is to be asked again.
   bool EndOwner(int64_t now_ns);
-  // It has one, again: the seconds that versions stay without one begin anew when that one ends.
+  // It has one, again: the versions' seconds without one begin anew when that one ends.
   void HasOwner() { alone_since_ns_ = 0; }
 
-  // Works for at most kSpansPerStep spans: frees what was dropped, or renumbers. True: nothing is left to do, or it
+  // Works for at most kSpansPerStep spans: frees dropped versions, or renumbers. True: nothing is left to do, or it
   // cannot be done for want of room.
   static constexpr uint64_t kSpansPerStep = 64;
   bool Step(PageIndex* head);
-  // Frees a part of what the oldest version alone has; the version is gone. False: no version is left, nor anything to
+  // Frees a part of the oldest version's own frames; the version is gone. False: no version is left, nor anything to
   // free. Not `held`: nor is a version that is not held and has no older one that is.
   bool YieldStep(bool held = true);
-  // The stamp of what YieldStep would free; that comes after anything with a lower stamp, in this region or another. 0:
-  // it has no name any more. nullopt: it would free nothing.
+  // The stamp of the version that YieldStep would free; its turn is after all lower stamps, in this region or another.
+  // 0: it has no name any more. nullopt: it would free nothing.
   std::optional<uint64_t> StampToYield(bool held) const;
   // Unlinks all versions, and frees as one Step. True: all is free.
   bool FreeAll();
   // The highest version that has yielded; 0: none.
   VersionNumber yielded() const { return yielded_; }
 
-  // --- For the compactor: moves frames of deltas, as PageIndex::MoveFrames. True: it has seen all deltas. Else the
-  // cursor is where to go on; a fresh one is the beginning. What was dropped and not freed yet is not moved.
+  // --- For the compactor. Moves frames of deltas, as PageIndex::MoveFrames. True: it has seen all deltas. Else the
+  // cursor is where to go on; a fresh one is the beginning. Frames that were dropped and not freed yet are not moved.
   struct DeltaCursor {
     VersionNumber number{};
     uint64_t page = 0;
@@ -178,7 +179,7 @@ class RegionVersions {
   static constexpr uint64_t kVersionBytes = 240;
   static constexpr uint64_t kHoldBytes = 16;
   static constexpr uint64_t kPagesEnd = kRegionChunksMax / kChunksPerPage;
-  // A write frees no more by itself than so many steps, then all versions are unlinked: some 16,000 frames, 3 ms.
+  // A write frees by itself no more than these steps, then all versions are unlinked: some 16,000 frames, 3 ms.
   static constexpr uint64_t kSpansPerYield = 4;
   static constexpr int kYieldStepsMax = 16;
 
@@ -202,20 +203,20 @@ class RegionVersions {
   void AddVersions(int64_t versions);
   void AddBytes(int64_t bytes);
   void Free(Version* version, const PageEntry& entry);
-  // Has the oldest `count` versions freed, whoever sees them.
+  // Has the oldest `count` versions freed, named and held ones too.
   void Unlink(size_t count);
   void UnlinkOldestNamed();
   // Calls `prepare` until it returns true, or no version has a name any more; in between versions yield.
   void UntilRoom(absl::FunctionRef<bool(Version* newest)> prepare);
-  // Frees some of what was unlinked. True: nothing is left.
+  // Frees some of the unlinked versions. True: nothing is left.
   bool FreeStep(uint64_t spans_max);
-  // Hands what the oldest nameless version has to its predecessor. True: there is none, or no room.
+  // Hands the entries of the oldest nameless version to its predecessor. True: there is none, or no room.
   bool MergeStep(const PageIndex& head);
   // Up to 64 pages. False: there is no room.
   bool MergeBlock(Version* from, Version* to, uint64_t first_page);
   bool MergeNote(const PageIndex& head, Version* from, Version* to, uint64_t page);
   bool RenumberStep(PageIndex* head);
-  // For pages first_page + i of *wanted: entries as the versions from `at` on have them, and their seals.
+  // Finds entries for pages first_page + i of *wanted, as the versions from `at` on have them, and their seals.
   void FindFrom(size_t at, const PageIndex& head, uint64_t first_page, uint64_t* wanted, PageEntry* entries,
                 PageSeal* seals) const;
   SpanGeneration GenerationFrom(size_t at, const PageIndex& head, uint64_t page) const;

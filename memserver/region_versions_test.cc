@@ -1,4 +1,4 @@
-// A region's versions against a model: for each version a map of what its pages were.
+// A region's versions against a model: for each version a map of its pages.
 
 #include "memserver/region_versions.h"
 
@@ -40,7 +40,7 @@ struct ModelVersion : ModelState {
   VersionKeep keep{};
   uint64_t sealed_at = 0;
   std::set<LeaseId> holds;
-  bool ends = false;  // goes with its last hold
+  bool ends = false;  // is dropped with its last hold
 };
 
 struct Mode {
@@ -48,8 +48,8 @@ struct Mode {
   bool tight;  // versions yield for want of room
 };
 
-// Fixed seeds, so that a change that breaks something is what broke it. NRAM_SEED=N runs N alone, NRAM_SEEDS=N that
-// many from it on.
+// Fixed seeds, so that a failure comes from the change under test. NRAM_SEED=N runs N alone, NRAM_SEEDS=N that many
+// from it on.
 std::vector<uint64_t> Seeds() {
   const char* const first = std::getenv("NRAM_SEED");
   const char* const count = std::getenv("NRAM_SEEDS");
@@ -58,7 +58,7 @@ std::vector<uint64_t> Seeds() {
   return seeds;
 }
 
-// One region, with what PageStore does to it: four full spans, and far away many with few pages, so that walks take
+// One region under PageStore's operations: four full spans, and far away many with few pages, so that walks take
 // several steps.
 class Region {
  public:
@@ -98,7 +98,7 @@ class Region {
     EXPECT_GT(seals_, 4 * kLimits.places);  // places were renumbered
   }
 
-  // Everything goes; the account must be as in the beginning.
+  // All is removed; the account must be as in the beginning.
   void End() {
     if (random_() % 2 == 0) {
       versions_->Drop(VersionNumber{0}, kVersionNumberMax, /*force=*/true);
@@ -158,7 +158,7 @@ class Region {
     }
   }
 
-  // --- What the store does.
+  // --- The store's operations.
 
   PageSeal SealOf(uint32_t id) const {
     PageSeal seal{};
@@ -191,7 +191,7 @@ class Region {
     head_.DropIfEmpty(page);
   }
 
-  // Others have taken all there is.
+  // Others have taken all memory.
   void WriteWithoutRoom() {
     account_.SetLimit(0);
     Write();
@@ -351,7 +351,7 @@ class Region {
     yields_asked_ += before - versions_->List().size();
   }
 
-  // The oldest ones may have gone, and no others.
+  // The oldest ones may have yielded, and no others.
   void FollowYields() {
     const std::vector<StoredVersion> list = versions_->List();
     while (model_versions_.size() > list.size()) {
@@ -399,7 +399,7 @@ class Region {
     RegionVersions::DeltaCursor cursor;
     uint64_t looks_left = 0;
     while (!versions_->MoveFrames(&cursor, &looks_left, move)) looks_left = Random(100);
-    // Without room some merges wait, and what is nameless then is seen too.
+    // Without room some merges wait, and their nameless versions are seen too.
     ASSERT_EQ(moved_.size(), pages);
     for (const FrameLoc frame : retired_) account_.Free(frame);
     retired_.clear();
@@ -470,7 +470,7 @@ class Region {
     }
   }
 
-  // Every difference is told, and nothing that nobody has touched.
+  // Every difference is told, and no untouched page.
   void CheckChanges(VersionNumber from, VersionNumber to) {
     const ModelVersion& older = model_versions_.at(from);
     const ModelVersion& newer = model_versions_.at(to);
@@ -509,7 +509,7 @@ class Region {
     }
     return bytes + arena_->usage().index_bytes - index_before_ - BytesBesideHead();
   }
-  // Index that is not the head's, once deltas are gone.
+  // The index bytes that are not the head's, once deltas are dropped.
   uint64_t BytesBesideHead() const { return versions_ != nullptr ? BytesWithoutDeltas() : 0; }
   uint64_t BytesWithoutDeltas() const {
     ArenaAccount account(arena_);

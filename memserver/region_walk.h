@@ -10,8 +10,8 @@
 
 namespace nram {
 
-// A walk over all regions of a table, in steps. Between two steps regions come and go. A region that is there all the
-// time is visited. Used by one thread; the table is used by others meanwhile.
+// A walk over all regions of a table, in steps. Between two steps regions may be created and destroyed. A region that
+// is there all the time is visited. Used by one thread; the table is used by others meanwhile.
 class RegionWalk {
  public:
   // `table` is not owned and must outlive the walk.

@@ -25,7 +25,7 @@ class Registration {
     EtcdSpec spec;
     ServerRecord record;                 // but for its state
     std::function<std::string()> state;  // now: "serves", "drains" or "leaves"
-    int64_t ttl_s = 10;                  // the key goes so long after the last sign of life
+    int64_t ttl_s = 10;                  // the key's time after the last sign of life
   };
 
   Registration(Options options, std::unique_ptr<EtcdClient> client);
@@ -36,7 +36,7 @@ class Registration {
   static constexpr int64_t kCallMs = 2'000;
   static constexpr int64_t kEndMs = 500;          // for a call under way at the end, and for the lease's end
   static constexpr int64_t kLookMs = 200;         // at the state
-  static constexpr int64_t kPutAgainMs = 30'000;  // in case that somebody has deleted the key
+  static constexpr int64_t kPutAgainMs = 30'000;  // in case the key was deleted
   static constexpr int64_t kAgainMinMs = 200;
   static constexpr int64_t kAgainMaxMs = 2'000;
 

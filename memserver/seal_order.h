@@ -2,11 +2,11 @@
 #define NRAM_MEMSERVER_SEAL_ORDER_H_
 
 // The order of a region's seals at a server, in the 16 bits that an entry has for it (adr/0019). Each seal has a place,
-// from 1 on. What is written is born at the newest seal; a version sees it if that is before the version's place.
+// from 1 on. A new entry is born at the newest seal; a version sees it if that is before the version's place.
 //
 // When places are used up, those of living versions become the first ones of the other half of the 16 bits. A birth's
-// top bit says which half it is of, and a table what an old place is now. So births can be compared at any time, while
-// somebody rewrites those of the old half, step by step.
+// top bit says which half it is of, and a table gives the present place for an old one. So births can be compared at
+// any time, while those of the old half are rewritten step by step.
 
 #include <cstdint>
 #include <vector>
@@ -33,8 +33,8 @@ class SealOrder {
   // The place of a new seal. There must be one.
   uint16_t Seal() { return ++newest_; }
 
-  // From now on the places of the living versions, `living` in order, are 1, 2, ... Nobody may be renumbering, and
-  // there must be places left afterwards.
+  // From now on the places of the living versions, `living` in order, are 1, 2, ... No renumbering may be under way,
+  // and there must be places left afterwards.
   void BeginRenumbering(std::vector<uint16_t> living);
   // All births are of the present half.
   void EndRenumbering();

@@ -1,4 +1,4 @@
-// Pages with seals: what a server keeps beside them, and what it refuses (adr/0016).
+// Pages with seals: a server keeps the seals beside them, and refuses others (adr/0016).
 
 #include <string>
 #include <vector>
@@ -45,7 +45,7 @@ TEST_F(SealedStoreTest, SealsAreKeptBesideTheirPages) {
               Reason::kOk);
     EXPECT_TRUE(sealed && copied == seals && got_masks == masks);
   };
-  // Zeros are not left out: they are what was sealed.
+  // Zeros are not left out: they are sealed bytes.
   check({SealNumber(1), SealNumber(2), SealNumber(3), PageSeal{}}, {kAllChunks, kAllChunks, kAllChunks, 0});
   seals_ = {SealNumber(4)};
   ASSERT_EQ(Write({8, 8}, std::string(kPageBytes, 'd')), Reason::kOk);

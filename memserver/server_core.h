@@ -33,7 +33,7 @@ struct ServerCoreOptions {
 // Thread-safe, but for Tick.
 class ServerCore {
  public:
-  // Tick is to be called so often. After a longer pause than kStoppedMs between two ticks the server counts as stopped.
+  // The period of Tick. After a longer pause than kStoppedMs between two ticks the server counts as stopped.
   static constexpr int64_t kTickMs = 100;
   static constexpr int64_t kStoppedMs = 1'000;
 
@@ -59,7 +59,7 @@ class ServerCore {
   GiveBack& give_back() { return give_back_; }
   const GiveBack& give_back() const { return give_back_; }
 
-  // `leaving`: clients are asked to move what is here, too. `urgent`: the process is about to end.
+  // `leaving`: clients are asked to move their data, too. `urgent`: the process is about to end.
   void SetDraining(bool draining, bool leaving = false, bool urgent = false);
   bool draining() const { return draining_; }
   bool leaving() const { return leaving_; }
@@ -67,7 +67,7 @@ class ServerCore {
 
   using Leases = std::vector<std::shared_ptr<Lease>>;
   // The regular round, one caller at a time. Gives all leases the time for which the server was stopped, collects, and
-  // goes on with what versions have left to do. `lease_now_ns` is the clock's time. `now_ns` is the monotonic time,
+  // goes on with the pending work of versions. `lease_now_ns` is the clock's time. `now_ns` is the monotonic time,
   // read after it: a stop between the two ends no lease, and the next tick adds it. Returns the leases that have ended.
   Leases Tick(int64_t lease_now_ns, int64_t now_ns);
   // Ends the leases whose time is up, and frees the GC regions that they owned. Returns these leases.

@@ -114,7 +114,7 @@ bool Session::DropStepLocked(MessageHeader* reply) {
   bool done = false;
   const Reason reason =
       context_.store->DropVersionsStep(lease_.get(), args, std::exchange(is_first_step_, false), &done, &dropped_);
-  // The server goes on by itself, and other requests of the connection wait for the answer.
+  // The work goes on without it, and other requests of the connection wait for the answer.
   if (!done && ++drop_steps_ < kDropStepsMax) return false;
   dropped_.region = drop.region;
   *reply = ReplyTo(pending_, dropped_, reason);

@@ -96,7 +96,7 @@ class Session : public MessageService, public LeaseConnection {
   bool DropStepLocked(MessageHeader* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
   // Some 20 ms.
   static constexpr int kDropStepsMax = 16;
-  // A reply of at least so many bytes is worth sending from where it lies.
+  // A reply of at least this size is worth sending from where it lies.
   static constexpr uint64_t kDirectBytes = 32 * 1024;
 
   void ReadInto(const MessageHeader& request, ReplyBuffer* reply);
@@ -126,7 +126,7 @@ class Session : public MessageService, public LeaseConnection {
   uint64_t kept_bytes_ = 0;             // of a trim
   PageStore::Doomed doomed_;            // of a destroy: unlinked, but not free yet
   Reason unlink_reason_ = Reason::kOk;  // of a destroy
-  uint8_t drop_steps_ = 0;              // after so many it is answered, and the server frees what is left
+  uint8_t drop_steps_ = 0;              // at kDropStepsMax it is answered, and the server frees the rest
   bool is_first_step_ = false;          // of a drop
   DropVersionReply dropped_;            // of a drop: by all steps
 

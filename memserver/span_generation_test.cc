@@ -122,7 +122,7 @@ TEST_F(SpanGenerationTest, ATrimOfManySpansRaisesAllOrStops) {
 
 TEST_F(SpanGenerationTest, ARefusedWriteSaysHowManyPagesItStored) {
   ASSERT_EQ(WriteAt(2, {0, 8}, 'a', IfAbsent::kCreate), Reason::kOk);
-  // An empty span beside.
+  // An empty span beside it.
   ASSERT_EQ(WriteAt(2, {kChunksPerSpan, 8}, '\0', IfAbsent::kCreate), Reason::kOk);
   uint64_t index_bytes = 0;
   std::vector<FrameLoc> taken;
@@ -145,7 +145,7 @@ TEST_F(SpanGenerationTest, ARefusedWriteSaysHowManyPagesItStored) {
   for (const uint64_t page : {uint64_t{0}, kPagesPerSpan}) {
     EXPECT_EQ(RaiseTo(4, page), Reason::kOk) << "it needs no memory";
   }
-  // Even if there is no memory for what is to come, nobody must take the rest for a copy.
+  // Even if there is no memory for the new pages, the rest must not be taken for a copy.
   EXPECT_EQ(WriteAt(6, {kChunksPerSpan, 8}, 'b', IfAbsent::kCreate), Reason::kFull);
   EXPECT_EQ(stored_pages_, 0u);
   EXPECT_EQ(ReadAt(4, {kChunksPerSpan, 8}), "");
@@ -155,7 +155,7 @@ TEST_F(SpanGenerationTest, ARefusedWriteSaysHowManyPagesItStored) {
   EXPECT_EQ(stored_pages_, 8u);
 }
 
-// Against the rule of adr/0014, said simply.
+// The rule of adr/0014, in plain code.
 TEST_F(SpanGenerationTest, AgreesWithAModel) {
   struct Span {
     uint32_t generation = 0;

@@ -35,7 +35,7 @@ absl::StatusOr<uint64_t> Spill::Run(uint64_t want_bytes, int64_t deadline_ns) {
     if (!arena_->IsInUse(extent)) continue;
     const uint64_t before = ResidentBytes(extent);
     if (before == 0) continue;
-    // If the extent becomes empty meanwhile, its memory goes all the same. No content is lost either way.
+    // If the extent becomes empty meanwhile, it is sent to swap all the same. No content is lost either way.
     if (madvise(arena_->ExtentData(extent), FrameArena::extent_size(), kPageOut) != 0) {
       if (errno == EINVAL) return absl::UnimplementedError("this kernel cannot send memory to swap (before Linux 5.4)");
       return ErrnoStatus(errno, "madvise(MADV_PAGEOUT)");

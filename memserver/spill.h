@@ -27,7 +27,7 @@ class Spill {
   uint64_t ResidentBytes(uint32_t extent) const;
 
  private:
-  // Swap is full if so many extents in a row stay in memory.
+  // Swap is full if this many extents in a row stay in memory.
   static constexpr int kInVainMax = 8;
 
   FrameArena* const arena_;

@@ -66,7 +66,7 @@ Reason PageStore::SealOnce(Lease* lease, const VersionSeal& seal, SealReply* rep
   const RegionVersions::Sealed sealed = versions->Seal(index, seal.version, seal.keep);
   if (reply != nullptr) {
     reply->oldest = versions->oldest();
-    // Whoever is refused is to know which number will do.
+    // A client that is refused is to know which number will do.
     reply->newest = sealed == RegionVersions::Sealed::kOld ? versions->highest() : versions->newest();
     reply->pages = index->pages();
   }

@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMSERVER_TENANT_H_
 #define NRAM_MEMSERVER_TENANT_H_
 
-// Those whose data a server keeps apart (adr/0015). What belongs to a tenant is found only by who names the tenant, and
-// counts for it.
+// A server keeps the data of its tenants apart (adr/0015). Only a caller that names the tenant finds the tenant's
+// things, and they count for the tenant.
 
 #include <glog/logging.h>
 
@@ -88,7 +88,7 @@ struct Tenant {
   VersionTotals versions;  // of its regions
 };
 
-// All tenants that this server has had, by their numbers. Thread-safe.
+// All tenants since the server started, by their numbers. Thread-safe.
 class Tenants {
  public:
   // `arena` is not owned.

@@ -66,13 +66,13 @@ TEST_F(TenantTest, ALimitBoundsWhatIsNotReserved) {
   EXPECT_EQ(Write({0, 8}, std::string(kPageBytes, 'y')), Reason::kOk) << "the other tenant's";
   EXPECT_EQ(Write({0, 8}, std::string(kPageBytes, 'z'), {}, 1, other_lease_.get()), Reason::kOk)
       << "over what is there";
-  // A limit below what is taken takes nothing away.
+  // A limit below the taken bytes takes nothing away.
   other_.account.SetLimit(0);
   EXPECT_EQ(other_.account.left_bytes(), 0);
   EXPECT_EQ(Write({8, 8}, std::string(kPageBytes, 'z'), {}, 1, other_lease_.get()), Reason::kOk);
 }
 
-// Whatever happens, the accounts add up to what the arena has taken, and to nothing in the end.
+// Whatever happens, the accounts add up to the arena's taken bytes, and to nothing in the end.
 TEST_F(TenantTest, AccountsAddUp) {
   std::mt19937_64 random(TestSeed());
   const uint64_t at_first = Taken() - tenant_.account.bytes() - other_.account.bytes();

@@ -1,4 +1,4 @@
-// Reading of versions: what a page or a span was, and what has changed.
+// Reading of versions: the former state of a page or a span, and the changes.
 
 #include <glog/logging.h>
 

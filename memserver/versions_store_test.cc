@@ -1,4 +1,4 @@
-// Versions of a stored region against a model: whatever is written and trimmed, each version reads as it was sealed.
+// Versions of a stored region against a model: after any writes and trims, each version reads as it was sealed.
 
 #include <array>
 #include <cstdint>
@@ -107,7 +107,7 @@ class VersionsStoreTest : public PageStoreTest, public ::testing::WithParamInter
                            .generation = SpanGeneration{*generation}},
                           &kept_bytes),
               Reason::kOk);
-    // The bytes that the trim says that it has added to the reservation are there.
+    // The bytes that the trim reports as added to the reservation are there.
     if (reservation != nullptr) {
       ASSERT_EQ(kept_bytes - kept_bytes_, arena_->left_bytes(*reservation));
       kept_bytes_ = kept_bytes;
@@ -226,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, VersionsStoreTest,
                                   (info.param.tight ? "Tight" : "");
                          });
 
-// The head has nothing any more; the frames lie scattered.
+// The head has nothing any more; the frames are scattered.
 TEST_P(VersionsStoreTest, WhatVersionsKeepMovesTogether) {
   frames_ = GetParam().frames;
   constexpr uint64_t kWritten = 4'000;

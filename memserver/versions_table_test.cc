@@ -1,4 +1,4 @@
-// Holds, owners that go, and versions that yield to what needs room.
+// Holds, owners that go, and versions that yield when room is needed.
 
 #include <cstdint>
 #include <limits>
@@ -68,7 +68,7 @@ class VersionsTableTest : public PageStoreTest {
     ASSERT_NE(lease, nullptr);
     store_.CollectLease(*lease);
   }
-  // Leaves room for so many pages.
+  // Leaves room for `pages` pages.
   void FillUp(uint64_t pages) {
     uint64_t all = arena_->usage().free_bytes / kPageBytes;
     while (!arena_->Reserve(all, &rest_)) --all;
@@ -126,7 +126,7 @@ TEST_F(VersionsTableTest, HoldsEndWithTheirLease) {
   EXPECT_EQ(Numbers(), Versions{}) << "it was dropped already";
 }
 
-// The page's index stays, and its frame was paid for.
+// The page's index remains, and its frame was paid for.
 TEST_F(VersionsTableTest, AKeepingTrimReservesTheFrameOnly) {
   ASSERT_TRUE(arena_->Reserve(8, &lease_->reservation));
   WritePages(1, 'a');
@@ -355,7 +355,7 @@ TEST_F(VersionsTableTest, NothingYieldsInVain) {
   ASSERT_EQ(Seal(kOne), Reason::kOk);
   WritePages(kPages, 'b');
   EXPECT_FALSE(store_.YieldVersions(other_, kGiB));
-  // A tenant that has all that it may have is not helped by what others have.
+  // A tenant at its limit is not helped by the memory of others.
   other_.account.SetLimit(64 * kKiB);
   Reason reason = Reason::kOk;
   absent_ = PageStore::IfAbsent::kCreateGc;
@@ -363,7 +363,7 @@ TEST_F(VersionsTableTest, NothingYieldsInVain) {
     reason = WritePage(page, 'x', other.get(), kOther);
   }
   EXPECT_EQ(reason, Reason::kFull);
-  // Nor is one that has as many regions as it may have.
+  // Nor do they help a tenant at its limit of regions.
   other_.account.SetLimit(ArenaAccount::kNoLimit);
   other_.regions.SetLimit(1);
   EXPECT_EQ(store_.Create(other.get(), RegionId{44}, 1, true), Reason::kFull);
@@ -383,7 +383,7 @@ TEST_F(VersionsTableTest, ARegionIsCreatedWhereVersionsAreInTheWay) {
   EmptyAll();
 }
 
-// Without that it would be taken over in part, and its former owner shut out for nothing.
+// Otherwise it would be taken over in part, and its former owner shut out for nothing.
 TEST_F(VersionsTableTest, ARegionIsTakenOverWhereVersionsAreInTheWay) {
   constexpr uint64_t kPages = 500;
   WritePages(kPages, 'a');

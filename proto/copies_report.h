@@ -11,12 +11,12 @@ struct CopiesReport {
   uint64_t in_sync = 0;    // as many copies as wanted
   uint64_t degraded = 0;   // fewer
   uint64_t repairing = 0;  // a copy is catching up
-  uint64_t lost = 0;       // nothing is left of what was stored, until it is written anew
-  uint64_t moving = 0;     // of those in sync: a copy is on a server that leaves
+  uint64_t lost = 0;       // no copy of the stored pages is left, until they are written anew
+  uint64_t moving = 0;     // a part of in_sync: a copy is on a leaving server
   uint64_t made = 0;       // copies that were made anew or moved, so far
-  uint64_t left_ms = 0;    // an estimate of how long repair and moves still take; 0: nothing is left, or nobody knows
+  uint64_t left_ms = 0;    // an estimate of how long repair and moves still take; 0: nothing is left, or it is unknown
   uint64_t wanted = 0;     // copies that a span is to have; the fewest, where regions differ. 0: it is not told
-  uint64_t done = 0;       // of `made`: since nothing was left to be repaired or moved
+  uint64_t done = 0;       // a part of `made`: since nothing was left to be repaired or moved
 
   // Spans that are to be repaired or moved.
   uint64_t left() const { return degraded + repairing + moving; }

@@ -94,7 +94,7 @@ void EncodeHeader(const MessageHeader& header, uint32_t payload_crc, std::byte* 
 
 // Reads a header from kMessageHeaderBytes at `in` and checks everything that can be checked without the payload: magic,
 // version, known operation and flags, reserved bytes zero, lengths within bounds and consistent with the operation.
-// INVALID_ARGUMENT says what was wrong; *header is then unspecified. MatchesChecksum checks the checksum.
+// INVALID_ARGUMENT names the error; *header is then unspecified. MatchesChecksum checks the checksum.
 absl::Status DecodeHeader(const std::byte* in, MessageHeader* header);
 
 // True if the checksum in the encoded header at `in` is that of the header and a payload with `payload_crc`.

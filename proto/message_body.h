@@ -80,8 +80,8 @@ struct ReadRequest {
 
   RegionId region{};
   ChunkRange range;
-  Epoch epoch{};                     // the reader's; 0: whoever owns the region
-  SpanGeneration span_generation{};  // of a version: the one that the span had
+  Epoch epoch{};                     // the reader's; 0: that of any owner
+  SpanGeneration span_generation{};  // in a read of a version: the span's generation then
   VersionNumber version{};           // 0: the present state
   std::array<uint8_t, 4> reserved{};
 };
@@ -196,7 +196,7 @@ struct DropVersionReply {
   RegionId region{};
   uint64_t freed_bytes = 0;
   uint32_t dropped = 0;  // versions
-  uint32_t held = 0;     // versions that stay
+  uint32_t held = 0;     // versions that are kept because they are held
   std::array<uint8_t, 16> reserved{};
 };
 

@@ -97,7 +97,7 @@ class MessageReader {
   absl::Status FinishMessage(Handler* handler);
   void MakeRoom();
 
-  // A payload of at least so many bytes is worth a read of its own: bytes that are read ahead are copied once more.
+  // A payload of at least this size is worth a read of its own: bytes that are read ahead are copied once more.
   static constexpr size_t kLargePayloadBytes = 16 * 1024;
   // A header and its masks. (Seals are read in a few more steps.)
   static constexpr size_t kSmallReadAheadBytes = kMessageHeaderBytes + kPagesPerMessage;

@@ -117,7 +117,7 @@ TEST(MessageDeathTest, NoMessageHasTheBodyOfAnother) {
 }
 
 TEST(MessageTest, TheWireDoesNotChange) {
-  // docs/wire.md, byte by byte: who changes this changes the version. The checksum is not among them.
+  // docs/wire.md, byte by byte: a change of these changes the version. The checksum is not among them.
   const auto expect = [](const MessageHeader& header, std::vector<unsigned char> expected) {
     SCOPED_TRACE(NameOf(header));
     Encoded encoded = Encode(header);
@@ -314,7 +314,7 @@ TEST(MessageTest, VersionsThatCannotBeAreRefused) {
   EXPECT_THAT(drop(kNone, kOne, 0), HasSubstr("no range of versions"));
   EXPECT_THAT(drop(kOne, kBeyond, 0), HasSubstr("no range of versions"));
   EXPECT_THAT(drop(kOne, kOne, 2), HasSubstr("force is 0 or 1"));
-  // In a reply they are what the server says.
+  // A reply has the server's numbers, whatever they are.
   EXPECT_EQ(Refusal(MessageHeader(SealReply{RegionId{1}, kNone, kBeyond, 0})), "");
 }
 
@@ -393,7 +393,7 @@ TEST(MessageTest, RunsOfAMask) {
   EXPECT_EQ(runs, (std::vector<std::pair<size_t, size_t>>{{0, 512}, {2048, 1024}, {3584, 512}}));
 }
 
-// Lands every payload in memory of its own and keeps what came.
+// Lands every payload in memory of its own and keeps it.
 class Recorder : public MessageReader::Handler {
  public:
   absl::StatusOr<bool> OnHeader(const MessageHeader& header, const PayloadTables& tables, Landing* landing) override {

@@ -19,7 +19,7 @@ inline constexpr uint64_t kReservationBytesPerPage = kPageBytes + kIndexBytesPer
 // The price of a region that a write creates, beside its pages.
 inline constexpr uint64_t kReservationBytesPerRegion = 512;
 
-// The grant that a write must bring if it touches so many pages, and creates the region or does not.
+// The grant that a write must bring if it touches `pages` pages, and creates the region or does not.
 constexpr uint64_t PriceOfWrite(uint64_t pages, bool creates_region) {
   return pages * kReservationBytesPerPage + (creates_region ? kReservationBytesPerRegion : 0);
 }

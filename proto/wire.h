@@ -63,7 +63,7 @@ enum class Op : uint8_t {
   kWrite = 5,    // chunks of a region
   kTrim = 6,     // makes a run of chunks a hole
   kDestroy = 7,  // a region and all it holds
-  kSeal = 8,     // makes what a region is now one of its versions
+  kSeal = 8,     // makes the region's present state one of its versions
   kDropVersion = 9,
 };
 inline constexpr size_t kOps = 10;  // one more than the last
@@ -79,10 +79,10 @@ constexpr bool HasRegion(Op op) { return op != Op::kHello && op != Op::kPing; }
 // (client/transport/call.h).
 enum class Reason : uint8_t {
   kOk = 0,
-  kFull = 1,           // over the donor's ceiling; what was stored is intact
+  kFull = 1,           // over the donor's ceiling; the stored pages are intact
   kUnknownRegion = 2,  // never created here, destroyed, collected, or lost with the server's former life
   kRegionExists = 3,
-  kStaleEpoch = 4,  // somebody took the region over
+  kStaleEpoch = 4,  // the region was taken over under a higher epoch
   kNotOwner = 5,    // owned by another lease
   kLeaseEnded = 6,
   kFenced = 7,    // a newer connection of the same lease and class took this one's place
@@ -97,8 +97,8 @@ enum class Reason : uint8_t {
 };
 inline constexpr uint8_t kReasonMax = 14;
 
-// How long a version stays (adr/0019): as long as its region has a living owner, and so many seconds more; or until it
-// is dropped. A held one stays anyway. Any may yield.
+// How long a version is kept (adr/0019): as long as its region has a living owner, and this many seconds more; or until
+// it is dropped. A held one is kept anyway. Any may yield.
 enum class VersionKeep : uint32_t { kWithOwner = 0, kUntilDropped = UINT32_MAX };
 
 enum MessageFlag : uint8_t {
@@ -110,7 +110,7 @@ enum MessageFlag : uint8_t {
   kFlagUrgent = 8,   // hello: the connection carries urgent requests (page faults), not bulk ones
   kFlagCreate = 16,  // write: create the region if it is not there; for a client's first write to it on this server
   // write: draw on the lease's reservation; without the flag, only on free memory. trim: add the freed memory to the
-  // lease's reservation, so that nobody else can take it.
+  // lease's reservation, so that no other client can take it.
   kFlagReservation = 32,
   // write, trim: room for the region's pages is reserved. A page takes a whole frame and stays in it, whatever chunks
   // it has. So it can change without new room.

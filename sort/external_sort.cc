@@ -19,13 +19,13 @@ namespace {
 constexpr uint64_t kMergeBlockBytesMax = 4 << 20;
 constexpr uint64_t kOutputBytesMax = 4 << 20;
 
-// Of the buffers through which a merge writes: four blocks or more.
+// The size of the buffers through which a merge writes: four blocks or more.
 uint64_t OutputBytes(uint64_t memory_bytes) {
   constexpr uint64_t kUnit = 4 * Scratch::kBlockBytes;
   return std::max(kUnit, RoundDown(std::min(kOutputBytesMax, memory_bytes / 16), kUnit));
 }
 
-// The second half: merges what the first has left.
+// The second half: merges the runs of the first.
 class Merger {
  public:
   Merger(const SortOptions& options, const Order& order, absl::Span<char> memory, SortReport* report)
@@ -149,7 +149,7 @@ absl::Status Merger::MergeRuns(Scratch* scratch, std::vector<Run> runs, RecordWr
 
 int ChooseSortThreads(uint64_t memory_bytes, int processors) {
   constexpr uint64_t kEnoughBytes = 64 << 20;
-  // A sixteenth is what threads write through; and one more workspace than threads is being filled.
+  // Threads write through a sixteenth; and one more workspace than threads is being filled.
   const uint64_t workspace_bytes = std::min(memory_bytes / SortOptions::kLineShare, kEnoughBytes);
   return static_cast<int>(
       std::clamp<uint64_t>(memory_bytes / 16 * 15 / workspace_bytes - 1, 1, static_cast<uint64_t>(processors)));

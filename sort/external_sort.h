@@ -57,7 +57,7 @@ struct SortReport {
   int64_t merge_ns = 0;
 };
 
-// How many threads should sort on a machine with so many processors: as many as leave each one room for the longest
+// How many threads should sort on a machine with `processors`: as many as leave each one room for the longest
 // lines that the memory allows, or for 64 MiB.
 int ChooseSortThreads(uint64_t memory_bytes, int processors);
 

@@ -1,4 +1,4 @@
-// The external sort against sort(1): same bytes out, whatever comes in.
+// The external sort against sort(1): the same bytes out for any input.
 
 #include "sort/external_sort.h"
 
@@ -66,7 +66,7 @@ class ExternalSortTest : public testing::Test {
     EXPECT_EQ(system(command.c_str()), 0) << command;
     const auto report = ExternalSort(options);
     EXPECT_TRUE(report.ok()) << report.status();
-    // Not EXPECT_EQ: nobody reads megabytes.
+    // Not EXPECT_EQ: a failure would print megabytes.
     EXPECT_TRUE(*ReadFile(Path("out")) == *ReadFile(Path("expected"))) << command;
     return report.ok() ? *report : SortReport();
   }
@@ -182,7 +182,7 @@ TEST_F(ExternalSortTest, ManyPassesMergeEverything) {
   EXPECT_EQ(Compare(options, "").runs, 0u);
 }
 
-// A scratch that counts what it holds.
+// A scratch that counts its blocks.
 class CountedScratch : public Scratch {
  public:
   CountedScratch(std::unique_ptr<Scratch> real, uint64_t* peak_bytes)
@@ -194,7 +194,7 @@ class CountedScratch : public Scratch {
   absl::Status Discard(uint64_t offset, uint64_t bytes, Room room) override {
     MutexLock lock(&mu_);
     for (uint64_t at = offset; at < offset + bytes; at += kBlockBytes) EXPECT_EQ(blocks_.erase(at), 1u);
-    // Once the output is written nobody needs the room any more.
+    // Once the output is written, the room is needed no more.
     if (room == Room::kFree) freed_ = true;
     return real_->Discard(offset, bytes, room);
   }
@@ -330,7 +330,7 @@ TEST_F(ExternalSortTest, MoreFilesThanMayBeOpen) {
 TEST_F(ExternalSortTest, WhatCannotBeRenamedStays) {
   Put("in", "b\na\n");
   SortOptions options = Options();
-  // It comes to be in the way after the output was opened.
+  // A directory gets in the way after the output was opened.
   options.on_progress = [this](const SortProgress&) { (void)mkdir(Path("out").c_str(), 0700); };
   const absl::Status status = ExternalSort(options).status();
   EXPECT_FALSE(status.ok());
@@ -349,7 +349,7 @@ TEST_F(ExternalSortTest, ThreadsLeaveRoomForLines) {
   EXPECT_EQ(ChooseSortThreads(SortOptions::kMemoryMin, 1), 1);
   SortOptions options = Options();
   options.threads = ChooseSortThreads(options.memory_bytes, 64);
-  // Of these each may be the one that a workspace ends in.
+  // Each of them may be the line in which a workspace ends.
   std::string text;
   for (int i = 0; i < 40; ++i) text += std::string(100'000, static_cast<char>('a' + i % 20)) + "\n";
   Put("in", text);
@@ -421,7 +421,7 @@ TEST_F(ExternalSortTest, BadInputIsToldAndTheOutputStays) {
   options = Options();
   Put("in", std::string(3'000'000, 'x'));
   fails(options, absl::StatusCode::kInvalidArgument, "a line is longer than");
-  // Lines that are too much for what is carried from run to run, or for the merge: by where the first one falls.
+  // Lines that are too long for the carry from run to run, or for the merge, depending on where the first one falls.
   std::string text;
   for (int i = 0; i < 40; ++i) text += std::string(200'000, static_cast<char>('a' + i % 20)) + "\n";
   Put("in", text);
@@ -440,7 +440,7 @@ TEST_F(ExternalSortTest, BadInputIsToldAndTheOutputStays) {
   fails(options, absl::StatusCode::kCancelled, "interrupted");
 }
 
-// A scratch that fails at a random transfer: the error comes out, nothing else happens.
+// A scratch that fails at a random transfer: the sort returns the error and does nothing else.
 class FailingScratch : public Scratch {
  public:
   FailingScratch(std::unique_ptr<Scratch> real, std::atomic<int>* left) : real_(std::move(real)), left_(left) {}
@@ -473,7 +473,7 @@ TEST_F(ExternalSortTest, AnErrorOfTheScratchEndsIt) {
   Put("in", RandomLines(4'000'000));
   int failed = 0;
   for (int round = 0; round < kRounds; ++round) {
-    // Some are more than there are; the first one fails in any case.
+    // Some numbers are beyond the last transfer; the first one fails in any case.
     std::atomic<int> left{static_cast<int>(random_() % (round == 0 ? 50 : 1'500))};
     SortOptions options = Options();
     options.open_scratch = [&]() -> absl::StatusOr<std::unique_ptr<Scratch>> {

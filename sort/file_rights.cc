@@ -33,7 +33,8 @@ int ReadXattr(const std::string& path, const char* name, std::string* value) {
   }
 }
 
-// The rights that all have whom the ACL names, as bits of "others"; nullopt: the ACL is none that is known here.
+// The rights that every user and group in the ACL has, as bits of "others"; nullopt: the ACL is none that is known
+// here.
 std::optional<mode_t> LeastOfNamed(const std::string& acl) {
   posix_acl_xattr_header header;
   if (acl.size() < sizeof header || (acl.size() - sizeof header) % sizeof(posix_acl_xattr_entry) != 0) return {};
@@ -72,7 +73,7 @@ void Limit(std::string* acl, mode_t rights) {
   }
 }
 
-// All but rights, and what was said of the old contents.
+// Copies all but rights and attributes of the old contents.
 void CopyOtherXattrs(const std::string& path, int fd) {
   std::string names(1 << 16, '\0');  // XATTR_LIST_MAX
   const ssize_t bytes = listxattr(path.c_str(), names.data(), names.size());
@@ -94,7 +95,7 @@ absl::Status GiveRightsOf(int old, int fd, const std::string& name, mode_t right
   const std::string path = absl::StrCat("/proc/self/fd/", old);
   struct stat attributes;
   if (fstat(old, &attributes) != 0) return ErrnoStatus(errno, "stat of what " + name + " replaces");
-  // A directory's default ACL names people who may have no rights to the old file; the mode would let them in.
+  // A directory's default ACL may name users without rights to the old file; the mode would let them in.
   if (fremovexattr(fd, kAccessAcl) != 0 && errno != ENODATA && errno != EOPNOTSUPP) {
     return ErrnoStatus(errno, "remove the ACL of " + name);
   }

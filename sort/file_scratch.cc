@@ -10,7 +10,7 @@
 namespace nram {
 namespace {
 
-// Writes go to the page cache at once, and reads are announced ahead: the kernel does what the pool's transfers do.
+// Writes go to the page cache at once, and reads are announced ahead: the kernel does the work of the pool's transfers.
 class FileScratch : public Scratch {
  public:
   FileScratch(UniqueFd fd, std::string directory) : fd_(std::move(fd)), directory_(std::move(directory)) {}

@@ -92,8 +92,8 @@ class RunCursor : public Cursor {
   const uint64_t discard_bytes_;  // at a time
   char* blocks_[2];
   std::unique_ptr<Scratch::Transfer> transfers_[2];
-  size_t sizes_[2] = {0, 0};  // of what is being read into each
-  int next_ = 0;              // the block that comes next
+  size_t sizes_[2] = {0, 0};  // of the read under way into each
+  int next_ = 0;              // the next block
   uint64_t asked_ = 0;        // bytes of the run that were asked for
   uint64_t discarded_ = 0;
 };

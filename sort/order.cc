@@ -198,7 +198,7 @@ absl::StatusOr<Order> Order::Make(const OrderOptions& options) {
   return order;
 }
 
-// Where field number `field` (from 0) begins; the record's end if it has not so many.
+// Where field number `field` (from 0) begins; the record's end if it has fewer.
 const char* Order::FieldStart(absl::string_view record, uint64_t field) const {
   const char* at = record.data();
   const char* const end = at + record.size();

@@ -20,7 +20,7 @@ namespace nram {
 class Output {
  public:
   // "" is the standard output. A new file gets the rights and extended attributes of the one that it replaces, as far
-  // as possible, and gives nobody more (sort/file_rights.h). Errors: open's, also for a file that may be replaced
+  // as possible, and gives no user more (sort/file_rights.h). Errors: open's, also for a file that may be replaced
   // but not written to. FAILED_PRECONDITION: the output is one of `inputs` too, and nothing can be created beside it,
   // so that a failure half way would destroy the input.
   static absl::StatusOr<Output> Open(const std::string& path, absl::Span<const std::string> inputs);
@@ -35,7 +35,7 @@ class Output {
   // Called when all is written. If only the last step fails, the records stay where the message says.
   absl::Status Commit();
 
-  // For a signal handler that ends the process: unlinks the file beside an output that is not committed.
+  // Unlinks the file beside an output that is not committed; for a signal handler that ends the process.
   static void RemoveTemporaryInSignal();
   // Whether an output was begun that is written directly: after an early end it has only a part of the records.
   static bool WroteInPlace();
@@ -50,7 +50,7 @@ class Output {
   std::string name_;       // for messages
   std::string temporary_;  // "": written directly
   bool truncates_ = false;
-  bool is_input_ = false;  // the only copy of what is being sorted
+  bool is_input_ = false;  // the only copy of the records being sorted
   std::string target_;     // that it replaces; symbolic links followed
 };
 

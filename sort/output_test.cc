@@ -1,5 +1,5 @@
-// A file that replaces another gives nobody more than that did, and as much as it may. Needs root, and file systems
-// with ACLs at /dev/shm (tmpfs) and /var/tmp (a disk's).
+// A file that replaces another gives no user more rights than that did, and as many as it may. Needs root, and file
+// systems with ACLs at /dev/shm (tmpfs) and /var/tmp (a disk's).
 
 #include "sort/output.h"
 
@@ -113,7 +113,7 @@ TEST_P(OutputTest, AclAndAttributesAreHandedOn) {
     unlink(path_.c_str());
     Make(owner, owner, 0640, acl);
     ASSERT_EQ(setxattr(path_.c_str(), "user.note", "x", 1, 0), 0) << strerror(errno);
-    // cap_net_raw; a right of the program that was there.
+    // cap_net_raw; a right of the program in the former file.
     const uint32_t capability[] = {0x02000000, 1 << 13, 0, 0, 0};
     ASSERT_EQ(setxattr(path_.c_str(), "security.capability", capability, sizeof capability, 0), 0) << strerror(errno);
     EXPECT_EQ(RunAs(owner, owner, [&] { return Replace(path_); }), 0);
@@ -134,7 +134,7 @@ TEST_P(OutputTest, RootHandsOnTrustedAttributesAndSetIdBits) {
   EXPECT_EQ(Xattr(path_, "trusted.note"), "y");
 }
 
-// Whatever file a user who is not its owner replaces, nobody but he has more rights than before.
+// Whatever file a user replaces without owning it, no other user has more rights than before.
 TEST_P(OutputTest, NobodyGainsRights) {
   const auto acl = [](uint16_t named, uint16_t group, uint16_t named_group, uint16_t mask, uint16_t other) {
     return Acl({{ACL_USER_OBJ, 6},
@@ -159,7 +159,7 @@ TEST_P(OutputTest, NobodyGainsRights) {
                                         << (&named - acls.data()));
         unlink(path_.c_str());
         Make(0, group, mode, named);
-        // Of a file with an ACL this sets the mask.
+        // If the file has an ACL, this sets the mask.
         ASSERT_EQ(chmod(path_.c_str(), mode), 0);
         const std::string acl_before = Xattr(path_, kAccess);
         const std::vector<std::pair<uid_t, gid_t>> all = {{kOther, 4000},  {kOther, kUser},  {kOther, 3000},

@@ -88,11 +88,11 @@ class PoolScratch : public Scratch {
   IoOptions Timeout() const {
     return {.timeout_ms = kTimeoutMs + static_cast<int64_t>(under_way_bytes_ * copies_ / kSlowBytesPerMs)};
   }
-  // For pages in all copies: the cost of a page beside its bytes comes off.
+  // Free bytes for pages in all copies, without the cost of a page beside its bytes.
   uint64_t FreeBytes() const { return pool_->Capacity().free_bytes / nram::Room::kBytesPerPage * kPageBytes; }
 
   const uint64_t copies_;
-  std::atomic<uint64_t> under_way_bytes_{0};  // or waited for by nobody yet
+  std::atomic<uint64_t> under_way_bytes_{0};  // or done, and not yet awaited
   const std::unique_ptr<Pool> pool_;
   const std::unique_ptr<Region> region_;
 };

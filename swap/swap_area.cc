@@ -54,9 +54,9 @@ namespace {
 
 constexpr uint64_t kSwapBytesMin = 16 * kMiB;
 constexpr int64_t kDaemonEndMs = 45'000;  // longer than the longest deadline of an operation, for which it may wait
-constexpr int64_t kProgramMs = 120'000;   // for a program that this one runs, the daemon's start among them
-constexpr int64_t kLockMs = 200;          // longer than anybody looks whether it is locked
-// A daemon that is silent for so many times the deadline of an operation is no use any more.
+constexpr int64_t kProgramMs = 120'000;   // the most for a program that this one runs, the daemon's start among them
+constexpr int64_t kLockMs = 200;          // longer than a look whether it is locked
+// A daemon that is silent for this many deadlines of an operation is no use any more.
 constexpr int64_t kSilenceFactor = 6;
 
 // The path by which the daemon and the kernel know it.
@@ -124,7 +124,7 @@ bool Interrupted() {
          sigismember(&pending, SIGHUP) == 1;
 }
 
-// While the lock is held, nobody else sets this area up or takes it down.
+// While the lock is held, no other process sets this area up or takes it down.
 absl::StatusOr<UniqueFd> LockArea(const std::string& directory) {
   UniqueFd lock(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock.valid()) return ErrnoStatus(errno, "open " + directory);
@@ -183,7 +183,7 @@ SwapArea Describe(const std::string& name) {
   return area;
 }
 
-// Unmounts, and waits until the daemon has given the memory back and ended. Nobody may need the area any more.
+// Unmounts, and waits until the daemon has given the memory back and ended. The area must not be in use any more.
 absl::Status EndDaemon(const std::string& directory) {
   int pid = 0;
   const UniqueFd daemon = OpenDaemon(directory, &pid);
@@ -277,7 +277,7 @@ absl::Status RemoveDirectory(const std::string& directory) {
 absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string& mount, int copies) {
   const UniqueFd file(open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
   if (!file.valid()) return ErrnoStatus(errno, "create " + path);
-  // In steps: each of them has the time of one operation.
+  // It reserves in steps: each of them has the time of one operation.
   int error = 0;
   uint64_t reserved = 0;
   while (reserved < bytes && error == 0) {
@@ -424,7 +424,7 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
   if (access(DirectoryOf(name).c_str(), F_OK) != 0) {
     return absl::NotFoundError(absl::StrCat("there is no swap area named ", name, "; `nram swaps` lists them"));
   }
-  // Without these, nobody can tell which devices the kernel has.
+  // Without these, the kernel's devices are unknown.
   if (access("/proc/swaps", R_OK) != 0 || access("/sys/block", R_OK) != 0) {
     return absl::FailedPreconditionError("/proc and /sys must be mounted here, to list the swap areas of the kernel");
   }

@@ -40,12 +40,12 @@ struct SwapArea {
   int daemon_pid = 0;
   bool daemon_alive = false;
   bool active = false;           // the kernel swaps to it
-  bool busy = false;             // somebody is setting it up or taking it down
+  bool busy = false;             // another command is setting it up or taking it down
   uint64_t used_bytes = 0;       // as the kernel has it
   uint64_t discarded_bytes = 0;  // given back so far
 };
 
-// AddSwap and RemoveSwap need root. Messages say what is wrong and what to do. One call at a time works on an area:
+// AddSwap and RemoveSwap need root. Messages name the error and the remedy. One call at a time works on an area:
 // others are refused.
 
 // Sets up an area, whole or not at all, also if SIGINT, SIGTERM or SIGHUP comes meanwhile. ALREADY_EXISTS: the name is

@@ -121,7 +121,7 @@ int SwapOffWhole(const SwapDevice& device, bool insist) {
       give_up_ns = DeadlineAfterMs(kSwapOffMs);
     }
     if ((error != EINVAL && !insist) || MonotonicNs() >= give_up_ns) return error;
-    SleepMs(kAgainMs);  // nobody says when another process's swapoff(2) ends
+    SleepMs(kAgainMs);  // no event announces the end of another process's swapoff(2)
   }
 }
 

@@ -92,7 +92,7 @@ void AwaitDaemon(int daemon, const std::string& mount, int64_t silence_ms) {
 absl::Status StartGuard(const GuardOptions& options) {
   const UniqueFd daemon = OpenProcess(options.daemon_pid);
   if (!daemon.valid()) return ErrnoStatus(errno, "watch the area's daemon");
-  // A bare fork, not a Subprocess: the child is nobody's and outlives this command.
+  // A bare fork, not a Subprocess: the child has no owner and outlives this command.
   const pid_t child = fork();
   if (child < 0) return ErrnoStatus(errno, "fork");
   if (child > 0) return absl::OkStatus();

@@ -21,7 +21,7 @@ struct GuardOptions {
 
 // Starts a process that takes the device from the kernel if the area's daemon dies or answers nothing. Without it, the
 // kernel would try for ever to write to a device that fails every write, and programs would wait with it; now they are
-// told (by SIGBUS, or by the OOM killer). It is a process of its own, because nobody else is sure to be there. It ends
+// told (by SIGBUS, or by the OOM killer). It is a process of its own, because no other one is sure to run. It ends
 // after the daemon, when the kernel does not have the device any more.
 absl::Status StartGuard(const GuardOptions& options);
 

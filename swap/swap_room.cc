@@ -46,7 +46,7 @@ absl::Status CheckGroups(const std::string& top, const std::string& path, bool v
                          uint64_t other_swap, int depth) {
   const GroupMemory group = ReadGroup(top + path, v2);
   const uint64_t out = group.swapped_bytes - std::min(group.swapped_bytes, group.back_bytes);
-  const uint64_t back = std::min(out, used_bytes);  // at most: nobody tells which area they are in
+  const uint64_t back = std::min(out, used_bytes);  // at most: the kernel does not tell which area they are in
   if (!path.empty() && group.swapped_bytes == 0) return absl::OkStatus();  // nor has anything below it
   if (group.limit_bytes > 0 && group.used_bytes + back > group.limit_bytes + other_swap) {
     return absl::ResourceExhaustedError(absl::StrCat(

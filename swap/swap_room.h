@@ -11,7 +11,7 @@ namespace nram {
 
 // Checks whether `used_bytes`, swapped out to an area of `size_bytes`, have room to go back to: in RAM and other swap,
 // and in the memory cgroups of their owners (v1 or v2). Each page is charged to its owner's group again, and the kernel
-// ends programs of a group that has no room. RESOURCE_EXHAUSTED: the message says what is short and what to do. `root`
+// ends programs of a group that has no room. RESOURCE_EXHAUSTED: the message names the shortage and the remedy. `root`
 // is put before every path, for tests.
 absl::Status CheckRoomForSwap(uint64_t size_bytes, uint64_t used_bytes, const std::string& root = "");
 

@@ -51,7 +51,7 @@ TEST_F(SwapRoomTest, RamAndOtherSwap) {
   const absl::Status status = Check(16 * kGiB, 9 * kGiB);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("8.00 GiB"));
-  // Memory that is free in the area itself is no room.
+  // Free memory in the area itself does not count.
   SetMemory(8 * kGiB, 7 * kGiB);
   EXPECT_FALSE(Check(16 * kGiB, 9 * kGiB).ok());
   SetMemory(8 * kGiB, 9 * kGiB);
@@ -64,7 +64,7 @@ TEST_F(SwapRoomTest, GroupsOfVersion2) {
   const absl::Status status = Check(4 * kGiB, 2 * kGiB);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("cgroup /user.slice/job"));
-  // A higher limit; page cache that goes when memory is needed; little is used of the area; other swap.
+  // A higher limit; page cache that is dropped under pressure; an area of which little is used; other swap.
   PutV2("/sys/fs/cgroup/user.slice/job", absl::StrCat(2 * kGiB), kGiB - kMiB, 0, kGiB);
   EXPECT_TRUE(Check(4 * kGiB, 2 * kGiB).ok());
   PutV2("/sys/fs/cgroup/user.slice/job", absl::StrCat(kGiB), kGiB - kMiB, kGiB - kMiB, kGiB);

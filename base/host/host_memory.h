@@ -1,8 +1,8 @@
 #ifndef NRAM_BASE_HOST_HOST_MEMORY_H_
 #define NRAM_BASE_HOST_HOST_MEMORY_H_
 
-// The state of this host's memory. `--donate=auto` and `nram df` show it, and a server refuses to lend what is not
-// there.
+// The state of this host's memory. `--donate=auto` and `nram df` show it, and a server refuses to lend more memory than
+// the host has.
 
 #include <cstdint>
 #include <string>
@@ -34,8 +34,8 @@ absl::StatusOr<MachineMemory> ReadMachineMemory(const std::string& root = "");
 // read.
 std::string BootId();
 
-// The resident set of a process (0: this one), the part of it that is anonymous, and what is in swap besides; zeros if
-// it cannot be read.
+// The resident set of a process (0: this one), its anonymous part, and its bytes in swap besides; zeros if it cannot be
+// read.
 struct ProcessMemory {
   uint64_t resident_bytes = 0;
   uint64_t anonymous_bytes = 0;

@@ -11,8 +11,8 @@ constexpr uint64_t kReserveShare = 16;
 constexpr uint64_t kReserveBytesMin = 32 * kMiB;
 constexpr uint64_t kReserveBytesMax = kGiB;
 constexpr int64_t kBandShare = 4;  // of the reserve
-constexpr int64_t kCutShare = 8;   // of what is held
-constexpr int64_t kShortage = 2;   // stalls count while less than so many reserves are available
+constexpr int64_t kCutShare = 8;   // of the bytes held
+constexpr int64_t kShortage = 2;   // stalls count while fewer reserves than this are available
 constexpr int kDoublingsMax = 16;
 constexpr int64_t kCompareNs = 20 * kNsPerMs;  // comparisons closer than this show noise alone
 
@@ -88,8 +88,8 @@ uint64_t MemoryBalance::Update(const MemorySample& sample) {
     emptied_ns_ = now_ns;
   }
 
-  // Stalls while the caller grows may be its own doing, and while it gives back what was asked for, they may end by
-  // that. Where much is available, others stall for a limit of their own.
+  // Stalls do not count while the caller grows, because it may cause them itself, nor while it still gives back memory,
+  // because that may end them. Where much memory is available, other programs stall for a limit of their own.
   const bool grows = own > static_cast<int64_t>(last_.own_bytes) + band / kBandShare;
   const bool stalled = sample.stalled >= options_.stalled && available < kShortage * reserve;
   if (stalled && !grows && own <= answer + band && now_ns - cut_ns_ >= options_.cut_rest_ns) {

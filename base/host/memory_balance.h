@@ -1,8 +1,8 @@
 #ifndef NRAM_BASE_HOST_MEMORY_BALANCE_H_
 #define NRAM_BASE_HOST_MEMORY_BALANCE_H_
 
-// How much memory somebody should hold who takes only what others leave: a program with `NRAM_BUDGET=auto`, a donor
-// with `--donate=auto`. Pure: it has no clock and reads no files.
+// Computes how much memory a caller should hold that takes only the memory that others leave: a program with
+// `NRAM_BUDGET=auto`, a donor with `--donate=auto`. Pure: it has no clock and reads no files.
 
 #include <cstdint>
 
@@ -15,8 +15,8 @@ namespace nram {
 struct MemorySample {
   int64_t now_ns = 0;
   uint64_t total_bytes = 0;      // of the machine, or of the cgroup
-  uint64_t available_bytes = 0;  // what programs could get besides (ReadHostMemory)
-  uint64_t own_bytes = 0;        // what the caller holds; if that changes quickly, the higher of two readings
+  uint64_t available_bytes = 0;  // further memory that programs could get (ReadHostMemory)
+  uint64_t own_bytes = 0;        // the caller's; if that changes quickly, the higher of two readings
   double stalled = 0;            // StallMeter::Share since the last sample
 };
 
@@ -27,33 +27,33 @@ struct MemoryBalanceOptions {
   // Others keep this much available. 0: a sixteenth of all memory, 32 MiB to 1 GiB.
   uint64_t reserve_bytes = 0;
 
-  // The answer grows only after so long without pressure; up to the second if it had to shrink soon after growing.
+  // The answer grows only after this time without pressure; up to the second if it had to shrink soon after growing.
   int64_t calm_ns = 500 * kNsPerMs;
   int64_t calm_max_ns = 8 * kNsPerSecond;
   // If the answer shrinks so soon after it has grown, it grew too early.
   int64_t regret_ns = 2 * kNsPerSecond;
-  // After so long without regret half of that calm is enough.
+  // After this time without regret half of that calm is enough.
   int64_t forgive_ns = 10 * kNsPerSecond;
-  // A fall of the available memory is thought to go on for so long.
+  // A fall of the available memory is expected to go on for this time.
   int64_t lookahead_ns = 300 * kNsPerMs;
   // A share of stalled time from which on a shortage is real, and how long one more cut waits for the last to help.
   double stalled = 0.1;
   int64_t cut_rest_ns = 300 * kNsPerMs;
-  // Where nothing is available: so long the answer waits before it shrinks by twice as much. 0: until the next sample.
-  // Memory that others have to give back first is not there at the next sample, and would be asked for again.
+  // Where nothing is available, the answer waits this time before it shrinks by twice as much. 0: until the next
+  // sample. Memory that others have to give back first is not there at the next sample, and would be asked for again.
   int64_t empty_rest_ns = 0;
   // When the next sample is wanted: calm, and not.
   int64_t interval_ns = 100 * kNsPerMs;
   int64_t alert_interval_ns = 50 * kNsPerMs;
 };
 
-// The answer follows the headroom: own + available - reserve. That is what the caller may hold. The caller's own
+// The answer, the bytes that the caller may hold, follows the headroom: own + available - reserve. The caller's own
 // growing and giving back move bytes between `own` and `available`, and leave the headroom as it is.
 //
-// - It shrinks at once to the headroom. If the headroom has fallen twice in a row, it shrinks by what will be missing
-//   soon as well. If nothing is available, it shrinks by the reserve more, and by twice as much in each sample that
-//   follows (empty_rest_ns). If programs stall although the answer is kept to, it shrinks by an eighth more.
-// - It grows after calm only, by half of what is free at a time, to the lowest headroom of the last moments.
+// - It shrinks at once to the headroom. If the headroom has fallen twice in a row, it shrinks by the expected further
+//   fall as well. If nothing is available, it shrinks by the reserve more, and by twice as much in each sample that
+//   follows (empty_rest_ns). If programs stall although the caller keeps to the answer, it shrinks by an eighth more.
+// - It grows after calm only, by half of the free bytes at a time, to the lowest headroom of the last moments.
 // - Between the two lies a band of a quarter of the reserve in which it stays as it is.
 //
 // Not thread-safe.
@@ -63,7 +63,7 @@ class MemoryBalance {
 
   // Samples come in order, about when NextLook() says, or sooner. Returns how much the caller should hold from now on.
   uint64_t Update(const MemorySample& sample);
-  // Of the last sample; the floor before the first one.
+  // The last answer; the floor before the first sample.
   uint64_t answer_bytes() const { return answer_; }
   int64_t NextLook() const { return next_look_ns_; }
   // From now on. A floor above the ceiling counts as the ceiling.
@@ -84,7 +84,7 @@ class MemoryBalance {
   int64_t next_look_ns_ = 0;
 
   MemorySample last_;
-  int64_t trend_ns_ = 0;  // when the headroom was last compared, and what it was
+  int64_t trend_ns_ = 0;  // when the headroom was last compared; its value then is below
   int64_t trend_headroom_ = 0;
   double fall_ = 0;         // bytes a nanosecond, between the last two comparisons
   double steady_fall_ = 0;  // the lesser of the last two

@@ -1,5 +1,5 @@
-// MemoryBalance on simulated hosts: steps, ramps, sawteeth, noise, stalls. And the reader of stalls on files of its
-// own.
+// MemoryBalance on simulated hosts: steps, ramps, sawteeth, noise, stalls. The reader of stalls runs on files of the
+// test's own.
 
 #include "base/host/memory_balance.h"
 
@@ -24,8 +24,7 @@ constexpr uint64_t kTotal = 4 * kGiB;
 constexpr uint64_t kReserve = 256 * kMiB;
 constexpr uint64_t kBand = kReserve / 4;
 
-// A host whose other programs take what `demand` says at each time, beside a caller that keeps to the answer as fast as
-// it can.
+// A host whose other programs use `demand(seconds)` bytes. The caller beside them follows the answer as fast as it can.
 class SimHost {
  public:
   using Demand = std::function<uint64_t(double seconds)>;
@@ -45,7 +44,7 @@ class SimHost {
     const int64_t next_ns = std::max(balance_.NextLook(), now_ns_ + kNsPerMs);
     const double elapsed = static_cast<double>(next_ns - now_ns_) / kNsPerSecond;
     now_ns_ = next_ns;
-    // The program fills what it may have, or writes back what it must not.
+    // The program fills the memory that it may have, or writes back the memory that it must give up.
     const auto moved = [&](double rate) { return static_cast<uint64_t>(rate * elapsed); };
     if (own_ < answer) own_ += std::min(answer - own_, moved(fill_rate));
     if (own_ > answer) own_ -= std::min(own_ - answer, moved(write_rate));
@@ -67,8 +66,8 @@ class SimHost {
   int times_short() const { return short_; }
 
   double fill_rate = 1e9;   // bytes a second
-  double write_rate = 1e9;  // that leave
-  double overhead = 0.03;   // of what the caller holds, and does not count
+  double write_rate = 1e9;  // bytes a second that are written back
+  double overhead = 0.03;   // memory beside the caller's bytes that it does not count, as a share of them
   std::function<double(uint64_t available)> stalls;
 
  private:
@@ -121,7 +120,7 @@ TEST(MemoryBalanceTest, AStepIsAnsweredAtOnceAndGrownIntoAfterCalm) {
   ASSERT_GT(host.own(), 2 * kGiB);
   for (int round = 0; round < 5; ++round) {
     busy = true;
-    // Demand of others beyond all that is there does not show at first.
+    // The others' demand beyond the available memory does not show at first.
     const int before = host.samples();
     while (host.Sample().available_bytes < kReserve / 2) {
       host.Step();
@@ -156,7 +155,7 @@ TEST(MemoryBalanceTest, WhatHasNotBeenGivenYetStaysWhenTheNeedEnds) {
   for (int i = 0; i < 50; ++i) update(kGiB);
   for (int i = 0; i < 50; ++i) update(0);
   ASSERT_EQ(balance.answer_bytes(), 0);
-  // Nobody has given anything, and others want nothing any more.
+  // The caller has given nothing, and the other programs need nothing any more.
   for (int i = 0; i < 6; ++i) update(kGiB);
   EXPECT_GE(balance.answer_bytes(), own);
   // It has not grown too early: half a second of calm is enough.
@@ -180,7 +179,7 @@ TEST(MemoryBalanceTest, WhatOthersHaveToGiveBackFirstIsNotAskedForAtEachLook) {
     } else {
       EXPECT_EQ(asked, (std::vector<uint64_t>{2, 2, 2, 4, 4, 4, 8}));
     }
-    // The next time it begins anew.
+    // The next round begins anew.
     for (int i = 0; i < 50; ++i) update(kGiB);
     EXPECT_EQ((3 * kGiB - update(0)) / kReserve, 2u);
   }
@@ -200,7 +199,7 @@ TEST(MemoryBalanceTest, AStepThatFitsIsAnsweredByOneSample) {
 TEST(MemoryBalanceTest, ASlowWritebackDoesNotLookLikePressure) {
   bool busy = false;
   SimHost host([&](double) { return busy ? 3 * kGiB : kGiB / 2; });
-  host.write_rate = 50e6;  // about a minute for what is asked back
+  host.write_rate = 50e6;  // about a minute for the bytes asked back
   host.RunUntil(10);
   const int grew = host.grew();
   busy = true;
@@ -275,7 +274,7 @@ TEST(MemoryBalanceTest, NoiseBeyondTheBandIsGivenWayTo) {
 }
 
 TEST(MemoryBalanceTest, StallsCutFurtherUntilTheyEnd) {
-  // Of a host whose available memory is not what it seems: programs stall below half a gigabyte of it.
+  // This host has less available memory than it reports: programs stall below half a gigabyte of it.
   SimHost host([](double) { return kGiB; });
   bool real = false;
   host.stalls = [&](uint64_t available) { return real && available < kReserve * 3 / 2 ? 0.5 : 0.0; };
@@ -293,13 +292,13 @@ TEST(MemoryBalanceTest, StallsCutFurtherUntilTheyEnd) {
 TEST(MemoryBalanceTest, StallsOfOthersAndOfItsOwnGrowthAreNoReason) {
   MemoryBalance balance({});
   int64_t now_ns = 0;
-  // Much is available: somebody stalls for a limit of his own.
+  // Much is available: another program stalls for a limit of its own.
   const uint64_t answer = balance.Update({now_ns, kTotal, 2 * kGiB, 0});
   for (int i = 0; i < 50; ++i) {
     now_ns += 100 * kNsPerMs;
     ASSERT_GE(balance.Update({now_ns, kTotal, 2 * kGiB, 0, 0.9}), answer);
   }
-  // Little is available because the caller fills what it may have.
+  // Little is available because the caller fills its share.
   uint64_t own = 0;
   while (own + 64 * kMiB < answer) {
     now_ns += 100 * kNsPerMs;
@@ -355,7 +354,7 @@ TEST(MemoryStallsTest, ReadsTheMachineAndTheCgroup) {
 
 TEST(PressureTriggerTest, ADeadlineEndsTheWait) {
   PressureTrigger trigger = PressureTrigger::Open();
-  // Whether it fires is the machine's business.
+  // The test does not depend on whether the trigger fires.
   (void)trigger.WaitUntil(-1, DeadlineAfterMs(1));
   PressureTrigger none;
   EXPECT_FALSE(none.active());

@@ -13,7 +13,7 @@
 
 namespace nram {
 
-// Since boot. Whoever polls computes shares from two readings.
+// Since boot. A poller computes shares from two readings.
 struct StallTotals {
   uint64_t some_us = 0;  // at least one thread waited for memory
   uint64_t full_us = 0;  // all threads that had work waited for memory
@@ -31,8 +31,8 @@ MemoryStalls ReadMemoryStalls(const std::string& root = "");
 // The share of the time in which some thread waited for memory, from reading to reading. Not thread-safe.
 class StallMeter {
  public:
-  // Of the time since the last call: 0 to 1, the higher one of the machine's and the cgroup's. 0 for the first reading,
-  // and where the kernel has none.
+  // The share since the last call: 0 to 1, the higher one of the machine's and the cgroup's. 0 for the first reading,
+  // and where the kernel reports none.
   double Share(const MemoryStalls& stalls, int64_t now_ns);
 
  private:
@@ -41,8 +41,8 @@ class StallMeter {
 };
 
 // Wakes a thread that waits between two readings as soon as programs wait for memory. Where the kernel gives no
-// trigger (no PSI, no right to write, or no room for one more), it never wakes anybody, and the caller polls alone. Not
-// thread-safe.
+// trigger (no PSI, no right to write, or no room for one more), it never wakes the thread, and the caller polls alone.
+// Not thread-safe.
 class PressureTrigger {
  public:
   // Watches the machine and the cgroup of ReadMemoryStalls. A trigger fires when programs have waited for 50 ms within

@@ -9,12 +9,13 @@
 namespace nram {
 
 // How many processes of this parallel program run on this machine, as its launcher (Open MPI's or MPICH's mpirun, srun)
-// has told by the environment; 1 if there is none. INVALID_ARGUMENT: what it tells cannot be understood, or another
-// launcher has started this one of several. Not while another thread changes the environment. Does not block.
+// tells in the environment; 1 if there is no launcher. INVALID_ARGUMENT: its number cannot be understood, or another
+// launcher has started this process as one of several. No other thread may change the environment meanwhile. Does not
+// block.
 absl::StatusOr<int> ProcessesOnThisNode();
 
-// Takes "/node" off the end of `*text`. Returns what its sizes are to be divided by: ProcessesOnThisNode(), or 1 if it
-// did not end so.
+// Takes "/node" off the end of `*text`. Returns the divisor for its sizes: ProcessesOnThisNode(), or 1 if it did not
+// end so.
 absl::StatusOr<int> ConsumeNodeShare(absl::string_view* text);
 
 }  // namespace nram

@@ -37,7 +37,7 @@ TEST(FastWakeTest, IsOneOfThreeWords) {
   EXPECT_EQ(fast_wake, FastWake::kOff);
 }
 
-// A file in the device's place: what was asked for last stands in it.
+// A file in the device's place: it holds the last request.
 class WakeLatencyTest : public testing::Test {
  protected:
   WakeLatencyTest() : fd_(mkstemp(path_.data())) {
@@ -61,7 +61,7 @@ class WakeLatencyTest : public testing::Test {
     }
     return count;
   }
-  // Works as fast as it can until it is held. False: not within the patience.
+  // Works as fast as it can until it is held. False: it was not held within the patience.
   static bool WorkUntilHeld(WakeLatency* latency) {
     for (const int64_t deadline_ns = DeadlineAfterMs(kPatienceMs); !latency->held(); latency->Count()) {
       if (MonotonicNs() >= deadline_ns) return false;
@@ -80,7 +80,7 @@ TEST_F(WakeLatencyTest, IsHeldWhileThereIsMuchToDoAndGivenBackAfter) {
   WakeLatency latency(FastWake::kOn, path_);
   EXPECT_EQ(asked(), kNothingAsked);
   for (int turn = 0; turn < 3; ++turn) {
-    // Goes on while it is looked at.
+    // The worker goes on while the test looks.
     std::atomic<bool> enough{false};
     std::thread worker([&] {
       while (!enough) latency.Count();
@@ -127,7 +127,7 @@ TEST_F(WakeLatencyTest, AutoIsOnWhereThereAreFewProcessors) {
 TEST_F(WakeLatencyTest, AChildHoldsNothing) {
   WakeLatency latency(FastWake::kOn, path_);
   ASSERT_TRUE(WorkUntilHeld(&latency));
-  // It may be given up between the look and the fork, which makes the test weaker once, not wrong.
+  // It may be given up between the look and the fork. The test is weaker then, not wrong.
   auto child = Subprocess::StartFunction([this] { return HeldDescriptors() == 0 ? 0 : 1; });
   ASSERT_TRUE(child.ok()) << child.status();
   EXPECT_TRUE(child->WaitUntil(Subprocess::kNoDeadline)->ok());

@@ -1,7 +1,7 @@
 #ifndef NRAM_BASE_METRICS_FIGURES_H_
 #define NRAM_BASE_METRICS_FIGURES_H_
 
-// The figures that a program gives to those who watch it (docs/watching.md, adr/0022).
+// The figures that a program shows to its monitoring (docs/watching.md, adr/0022).
 
 #include <cstddef>
 #include <functional>
@@ -16,7 +16,7 @@ namespace nram {
 
 // The figures of a program at one moment, by Prometheus' conventions. A name begins with "nram_" and has its unit
 // behind it, in bytes or seconds; a counter's ends in "_total". Names and labels that break the form are bugs, and
-// CHECKed. A name may be told several times, with other labels; what it is told with first is its help.
+// CHECKed. A name may be added several times, with other labels; the first call sets its help.
 //
 // For one thread at a time.
 class Figures {
@@ -34,9 +34,9 @@ class Figures {
     std::vector<Sample> samples;
   };
 
-  // Longer values of labels are cut, and what cannot be printed is replaced.
+  // Longer values of labels are cut, and unprintable bytes are replaced.
   static constexpr size_t kLabelBytesMax = 200;
-  // A name has at most so many samples; more are left out, so a scrape stays small in a pool of any size.
+  // The most samples of a name; more are left out, so a scrape stays small in a pool of any size.
   static constexpr size_t kSamplesMax = 4096;
 
   // `common`: labels that all samples get.

@@ -16,9 +16,8 @@ struct MetricsAddress {
   sockaddr_in socket{};
 };
 
-// Of "10.0.0.7:9435", the value of a flag --metrics. Nothing is looked up: the host is numeric, and IPv4, because the
-// HTTP server behind it, as Debian builds it, knows nothing else.
-// INVALID_ARGUMENT says what is accepted.
+// Parses "10.0.0.7:9435", the value of a flag --metrics. Nothing is looked up: the host is a numeric IPv4 address,
+// because the HTTP server, as Debian builds it, knows nothing else. INVALID_ARGUMENT names the accepted form.
 absl::StatusOr<MetricsAddress> ParseMetricsAddress(absl::string_view text);
 
 }  // namespace nram

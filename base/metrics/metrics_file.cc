@@ -98,7 +98,7 @@ void MetricsFile::Run() {
     changed_.WaitUntil(&mu_, DeadlineAfterMs(period_ms_));
     if (stopping_) return;
     mu_.Unlock();
-    (void)Write();  // the file's age tells whoever watches
+    (void)Write();  // a failure shows in the file's age
     mu_.Lock();
   }
 }

@@ -12,13 +12,13 @@
 
 namespace nram {
 
-// A port where Prometheus scrapes this program: http://ADDRESS/metrics. A scrape asks the source on one of two threads
-// of the port's own, with the scraper's word bounded in size and time. Whoever reaches the port may read. Thread-safe.
+// A port where Prometheus scrapes this program: http://ADDRESS/metrics. A scrape calls the source on one of the port's
+// own two threads; the request is bounded in size and time. Any client that reaches the port may read. Thread-safe.
 class MetricsServer {
  public:
-  // At most so much memory is taken, for the two threads and their answers.
+  // The most memory that the two threads and their answers take.
   static constexpr uint64_t kBytes = 4 * kMiB;
-  // And so many descriptors.
+  // The most descriptors.
   static constexpr int kDescriptors = 24;
 
   // Answers when Start returns. INVALID_ARGUMENT: as ParseMetricsAddress. UNAVAILABLE: the address cannot be had; the

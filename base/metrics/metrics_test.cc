@@ -39,7 +39,7 @@ UniqueFd Connect(int port) {
   return fd;
 }
 
-// The whole answer; "" if nobody listens.
+// The whole answer; "" if no server listens.
 std::string Get(int port, const std::string& path) {
   const UniqueFd fd = Connect(port);
   if (!fd.valid()) return "";
@@ -115,7 +115,7 @@ TEST(MetricsServerTest, AScrapeAsksForTheFiguresOfNow) {
   const std::string second = Get(port, "/metrics");
   EXPECT_THAT(second, StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(second, HasSubstr("\nnram_test_asked_total 2\n"));
-  // Nothing else is there, and it asks for no figures.
+  // No other path exists, and none makes the server collect figures.
   EXPECT_THAT(Get(port, "/"), Not(HasSubstr(" 200 ")));
   EXPECT_THAT(Get(port, "/../../etc/passwd"), Not(HasSubstr(" 200 ")));
   EXPECT_EQ(asked, 2);

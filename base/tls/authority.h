@@ -1,7 +1,7 @@
 #ifndef NRAM_BASE_TLS_AUTHORITY_H_
 #define NRAM_BASE_TLS_AUTHORITY_H_
 
-// A small certificate authority: what `nram keygen` makes, for those who have none.
+// A small certificate authority, made by `nram keygen`, for operators without one.
 
 #include <cstdint>
 #include <memory>

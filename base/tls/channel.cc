@@ -95,7 +95,7 @@ absl::Status Channel::ReceiveMore(Received* received) {
   // Less than there was room for: asking again would cost a call to be told that there is nothing.
   received->drained = n != 0 && n < static_cast<ssize_t>(room);
   if (n == 0) {
-    // Who ends in good order says so in a record. A cut that looks like it would pass for an end.
+    // A peer that ends in good order says so in a record. A cut that looks like it would pass for an end.
     if (tls_->in_end > 0) return absl::UnavailableError("the connection was closed within a TLS record");
     received->ended = true;
   }
@@ -151,7 +151,7 @@ absl::StatusOr<Channel::Received> Channel::Receive(absl::Span<const iovec> piece
     const absl::StatusOr<size_t> landed = tls_->opener.Open(record, &to, tls_->rest.get(), &rest_bytes);
     if (!landed.ok()) {
       tls_->failed = landed.status();
-      received.drained = false;  // who comes back hears of it
+      received.drained = false;  // the next call returns the error
       break;
     }
     tls_->in_begin += record_bytes;

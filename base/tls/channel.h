@@ -22,7 +22,7 @@ namespace nram {
 // Nothing blocks. One thread may send while another receives. Nothing allocates after construction.
 class Channel {
  public:
-  // Of a non-blocking socket. `session`: of its handshake; null: plain.
+  // `fd`: a non-blocking socket. `session`: of its handshake; null: plain.
   explicit Channel(int fd, const TlsSession* session = nullptr);
   ~Channel();
   Channel(const Channel&) = delete;
@@ -41,12 +41,12 @@ class Channel {
     bool drained = false;  // there was no more
     bool ended = false;    // the peer has closed its end, and there is no more
   };
-  // Fills the pieces (at least one), as far as something has come. UNAVAILABLE: the connection is broken; under TLS
-  // also other errors: what came is not what was sent, or the peer refuses this end, and says why. kNo: only what has
-  // been received before, under TLS.
+  // Fills the pieces (at least one), as far as data has arrived. UNAVAILABLE: the connection is broken; under TLS
+  // also other errors: the data was changed on its way, or the peer refuses this end, and says why. kNo: under TLS,
+  // only data that was received before.
   enum class Fill { kYes, kNo };
   absl::StatusOr<Received> Receive(absl::Span<const iovec> pieces, Fill fill = Fill::kYes);
-  // Something has come that was not received, and the socket alone would not tell.
+  // Data has arrived that Receive has not returned, and the socket alone would not show it.
   bool has_input() const;
 
   // Memory of a channel with TLS.

@@ -106,7 +106,7 @@ absl::StatusOr<TlsContext::Loaded> TlsContext::LoadFiles(const TlsFiles& files, 
   if (SSL_CTX_load_verify_file(made, files.authorities.c_str()) != 1) {
     return Unusable(files.authorities, OpenSslError());
   }
-  // Session state that both ends keep beyond a handshake would let somebody in whose certificate is not asked for.
+  // Session state that both ends keep beyond a handshake would admit a client without a look at its certificate.
   SSL_CTX_set_num_tickets(made, 0);
   SSL_CTX_set_max_cert_list(made, kCertificatesBytesMax);
   SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
@@ -126,11 +126,11 @@ absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Load(const TlsFiles& fil
 std::shared_ptr<ssl_ctx_st> TlsContext::Get() {
   const int64_t now_ns = MonotonicNs();
   Stamps seen;
-  bool is_again = false;  // what could not be used may be so for a passing reason
+  bool is_again = false;  // files that could not be used may be usable by now
   {
     MutexLock lock(&mu_);
     if (now_ns < looked_ns_ + kLookNs) return loaded_.context;
-    looked_ns_ = now_ns;  // others go on with what is there
+    looked_ns_ = now_ns;  // other threads use the loaded certificates meanwhile
     seen = seen_;
     is_again = failed_ns_ != 0 && now_ns >= failed_ns_ + kLoadAgainNs;
   }

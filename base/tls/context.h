@@ -1,7 +1,7 @@
 #ifndef NRAM_BASE_TLS_CONTEXT_H_
 #define NRAM_BASE_TLS_CONTEXT_H_
 
-// Certificates, and what OpenSSL makes of them. The same for both planes.
+// Certificates, as OpenSSL uses them. The same for both planes.
 
 #include <sys/stat.h>
 
@@ -24,16 +24,15 @@ enum class TlsRole { kServer, kClient };
 struct TlsFiles {
   std::string authorities;  // one certificate or several: an old authority's and its successor's
   std::string certificate;  // this end's, and those between it and the authority
-  std::string key;          // nobody but the owner and root may read it
+  std::string key;          // only the owner and root may read it
 
   // Those in a directory: ca.pem, and server.pem with server.key or client.pem with client.key; or, as cert-manager
-  // writes them, ca.crt, tls.crt and tls.key. NOT_FOUND names what is missing.
+  // writes them, ca.crt, tls.crt and tls.key. NOT_FOUND names the missing file.
   static absl::StatusOr<TlsFiles> In(const std::string& directory, TlsRole role);
 };
 
 // Thread-safe. Looks at the files before a handshake, once a second at most, and loads them anew when they have
-// changed. Files that do not fit are left alone: the certificates that were good stay, and the log says once what is
-// wrong.
+// changed. Files that do not fit are not used: the last good certificates stay, and the log names the error once.
 class TlsContext {
  public:
   // INVALID_ARGUMENT, PERMISSION_DENIED: a file cannot be used; the message names it and says why.

@@ -23,9 +23,9 @@
 namespace nram {
 namespace {
 
-// Of a record before the keys are there, and of all that a peer may send (certificates are a few KiB).
+// The longest record of a handshake, with and without keys (certificates are a few KiB).
 constexpr size_t kHandshakeRecordMax = kRecordHeaderBytes + kRecordContentMax + 256;
-// A peer is read so much of in all, and in one go: others have their turn, and a stranger no memory.
+// The most bytes read of a peer in all, and in one go: others have their turn, and a stranger no memory.
 constexpr size_t kHandshakeBytesMax = 64 * 1024;
 constexpr int kRecordsPerGo = 16;
 constexpr size_t kNameBytesMax = 252;  // with "cn:", what access rules take
@@ -43,7 +43,7 @@ int SelectProtocol(SSL*, const unsigned char** out, unsigned char* out_bytes, co
   return SSL_TLSEXT_ERR_OK;
 }
 
-// Whoever serves must be allowed to: a client's certificate must not make a donor.
+// A server's certificate must permit serving: a client's certificate must not make a donor.
 int VerifyServer(int ok, X509_STORE_CTX* store) {
   if (ok != 1 || X509_STORE_CTX_get_error_depth(store) != 0) return ok;
   X509* const certificate = X509_STORE_CTX_get_current_cert(store);

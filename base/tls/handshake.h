@@ -20,7 +20,7 @@ struct x509_st;
 
 namespace nram {
 
-// Who is at the other end, as its certificate says, which an authority of ours has signed.
+// The peer's identity, as its certificate states it, which an authority of ours has signed.
 struct TlsPeer {
   std::string uri;   // of the certificate: spiffe://...; empty if it has none or several
   std::string name;  // its common name; printable
@@ -42,8 +42,8 @@ class TlsHandshake {
   ~TlsHandshake();
 
   enum class Step { kDone, kWantsInput, kWantsOutput };
-  // Goes on without blocking. Reads no byte beyond the handshake. An error ends it: the message says what is wrong, and
-  // the peer was told by an alert, if the socket took it.
+  // Goes on without blocking. Reads no byte beyond the handshake. An error ends it: the message names the reason, and
+  // an alert has told the peer, if the socket took it.
   absl::StatusOr<Step> Go();
   // After kDone, once.
   TlsSession Take();
@@ -65,7 +65,7 @@ class TlsHandshake {
   bool has_client_secret_ = false;
   bool has_server_secret_ = false;
   TlsPeer peer_;
-  std::vector<uint8_t> out_;  // what the socket has not taken
+  std::vector<uint8_t> out_;  // not yet taken by the socket
   size_t sent_ = 0;
   std::vector<uint8_t> in_;  // a record that has not come whole
   size_t received_ = 0;      // in all

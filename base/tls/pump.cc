@@ -149,7 +149,7 @@ bool TlsPump::Move(Link* link) {
       shutdown(link->inner.get(), SHUT_RDWR);
       return false;
     }
-    // The plain end is closed when whoever has it has closed its own: until then it may be at work on what came.
+    // The plain end is closed when its other end is closed: until then gRPC may be at work on the received bytes.
     if (link->to_outer.ended && link->to_outer.empty() && !link->channel.has_output()) return false;
     if (link->to_inner.ended && link->to_inner.empty() && !std::exchange(link->told_end, true)) {
       shutdown(link->inner.get(), SHUT_WR);

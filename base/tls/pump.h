@@ -1,7 +1,7 @@
 #ifndef NRAM_BASE_TLS_PUMP_H_
 #define NRAM_BASE_TLS_PUMP_H_
 
-// Carries the bytes of TLS connections to and from plain sockets, for those who can only speak on these: gRPC.
+// Carries the bytes of TLS connections to and from plain sockets, for a library that can only speak on these: gRPC.
 
 #include <atomic>
 #include <cstddef>
@@ -22,7 +22,7 @@ class TlsPump {
   // A connection, until one of its ends is closed.
   class Link {
    public:
-    // Why it has ended, if something went wrong: what the peer says of this end's certificate, for one.
+    // The error that has ended it, if any: the peer's complaint about this end's certificate, for one.
     absl::Status status() const {
       MutexLock lock(&mu_);
       return status_;

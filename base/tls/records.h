@@ -3,7 +3,7 @@
 
 // The record layer of TLS 1.3 (RFC 8446, section 5), after OpenSSL has made the handshake. OpenSSL's own copies each
 // byte once more, allocates for each record, and one SSL must not be used by two threads. Here, each direction is an
-// object of its own, nothing is allocated after construction, and what is sealed is read where it lies.
+// object of its own, nothing is allocated after construction, and plain text is read in place.
 
 #include <sys/uio.h>
 
@@ -125,11 +125,11 @@ class RecordOpener : private RecordKeys {
   // no record of this stream.
   static absl::Status ReadHeader(const std::byte* header, size_t* record_bytes);
 
-  // Opens a whole record. Data goes to `to`, as far as there is room, and the rest of it to `rest` (kRecordContentMax),
-  // *rest_bytes of it. Returns how much went to `to`; what arrived is garbage if it returns an error:
-  //   UNAVAILABLE  the peer ends the stream, or says what it does not like: its alert's text
+  // Opens a whole record. Puts its data into `to`, as far as there is room, and the rest, *rest_bytes of it, into
+  // `rest` (kRecordContentMax). Returns the bytes put into `to`; after an error these are garbage:
+  //   UNAVAILABLE  the peer ends the stream, or refuses it: its alert's text
   //   DATA_LOSS    the record is not as it was sent
-  //   others       the peer does what it must not
+  //   others       the peer breaks the protocol
   absl::StatusOr<size_t> Open(absl::Span<const std::byte> record, PieceCursor* to, std::byte* rest, size_t* rest_bytes);
 
  private:

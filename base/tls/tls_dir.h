@@ -15,8 +15,9 @@ inline constexpr char kTlsDirVariable[] = "NRAM_TLS_DIR";
 inline constexpr char kTlsDirDefault[] = "/etc/nram/tls";
 inline constexpr char kNoTls[] = "none";  // in place of a directory
 
-// A server's directory: the variable's, else the default one if it has a server's certificate; "" if neither. Whoever
-// may not look there gets the directory, and hears of it when it reads the files: nobody goes on plain by mistake.
+// A server's directory: the variable's, else the default one if it has a server's certificate; "" if neither. A server
+// without the right to look there gets the directory, and an error when it reads the files: none goes on plain by
+// mistake.
 std::string ServerTlsDir();
 
 // Whether a file is there, or may be for all that this process can tell.

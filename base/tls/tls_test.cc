@@ -210,7 +210,7 @@ TEST_F(TlsTest, FilesAreCheckedAndNamed) {
   EXPECT_THAT(std::string(TlsFiles::In(directory_, TlsRole::kClient).status().message()), HasSubstr("ca.pem"));
 }
 
-// Whatever a file holds while it is written, the certificates that were good stay.
+// The good certificates remain in use, whatever a file holds while it is written.
 TEST_F(TlsTest, ChangedFilesAreTakenWhenTheyFit) {
   const auto server = Load(TlsRole::kServer);
   const auto client = Load(TlsRole::kClient);
@@ -288,7 +288,7 @@ TEST_F(ChannelTest, AByteThatIsChangedRepeatedOrLeftOutIsFound) {
   std::array<std::byte, 3000> data{}, back{};
   for (int round = 0; round < 60; ++round) {
     SetUp();
-    Pair wire;  // what the client has sent is taken here, and given on
+    Pair wire;  // the test takes the client's records here, and passes them on
     const Outcome outcome = Shake(wire);
     Channel sender(wire.client.get(), &outcome.client_session);
     Pair other;
@@ -417,7 +417,7 @@ int64_t PumpNs() {
   return ns;
 }
 
-// The peer is gone, and gRPC does not take what came before: the kernel tells of the end for as long as it is asked.
+// The peer has closed, and gRPC does not take the earlier bytes: the kernel reports the end at each poll.
 TEST_F(PumpTest, DoesNotSpinWhileAPlainEndTakesNothing) {
   Pair wire, of_client, of_server;
   const Outcome outcome = Shake(wire);
@@ -483,7 +483,7 @@ TEST(RecordsTest, KeysAreRenewedUntilTheyAreUsedUp) {
 
 using SslContext = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;
 
-// A server that is OpenSSL alone. `protocol`: what it says to speak in TLS; null: it says nothing.
+// A server that is OpenSSL alone. `protocol`: its protocol in TLS; null: it names none.
 SslContext OpenSslServer(const std::string& directory, const char* protocol) {
   SslContext context(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
   SSL_CTX_use_certificate_chain_file(context.get(), (directory + "/server.pem").c_str());
@@ -501,7 +501,7 @@ SslContext OpenSslServer(const std::string& directory, const char* protocol) {
   return context;
 }
 
-// Some other service of the same host and authority, which somebody has led this client to.
+// Another service of the same host and authority, to which this client was led by mistake.
 TEST_F(TlsTest, AServerOfSomethingElseIsNotTaken) {
   for (const char* const protocol : {"h2", static_cast<const char*>(nullptr)}) {
     Pair pair;
@@ -521,7 +521,7 @@ TEST_F(TlsTest, AServerOfSomethingElseIsNotTaken) {
   }
 }
 
-// A ClientHello that comes in pieces without end.
+// A ClientHello in pieces without end.
 TEST_F(TlsTest, AHandshakeHasABound) {
   Pair pair;
   const auto context = Load(TlsRole::kServer);

@@ -97,7 +97,7 @@ contains
     end do
   end subroutine solve
 
-  ! One character for each cell of the plate, the darker the hotter.
+  ! One character for each cell of the plate: the hotter the cell, the darker the character.
   subroutine draw(u, extent)
     integer(int64), intent(in) :: extent
     real(real64), intent(in) :: u(extent, extent)

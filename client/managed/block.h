@@ -12,16 +12,16 @@ enum class BlockState : uint8_t {
   kFree,     // no block: its number is free
   kRemote,   // in the store; or it is new, and nowhere
   kLoading,  // a read is under way
-  kAhead,    // fetched ahead, and nobody has touched it since
+  kAhead,    // fetched ahead, and untouched since
   kHere,
-  kLeaving,  // a write is under way, after which it goes, unless somebody wants it
+  kLeaving,  // a write is under way; then it is dropped, unless a thread wants it
 };
 
 // The unit of transfer: one large object, or a pack of small ones. Blocks are never deallocated while their manager
 // lives, so a pointer that is out of date may still be read.
 struct Block {
-  // Of `word`: how many guards there are, whether guards may be taken without the lock, and whether the store has
-  // something else. Whoever waits for the block has counted himself already.
+  // Parts of `word`: the number of guards, whether guards may be taken without the lock, and whether the store has
+  // other content. A thread that waits for the block is counted already.
   static constexpr uint64_t kGuards = (uint64_t{1} << 32) - 1;
   static constexpr uint64_t kUsable = uint64_t{1} << 32;
   static constexpr uint64_t kDirty = uint64_t{1} << 33;
@@ -35,7 +35,7 @@ struct Block {
 
   // The rest under the manager's lock.
   BlockState state = BlockState::kFree;
-  bool fixed = false;   // its address stays
+  bool fixed = false;   // its address never changes
   bool stored = false;  // the store has some state of it
   bool ahead = false;   // the read under way is ahead of use
   bool is_pack = false;

@@ -33,7 +33,7 @@ class Extents {
     Insert(begin, length);
   }
 
-  // Where so much was free and is taken now; nothing if no free range is that long.
+  // Takes `length` of the free space. Its offset; nothing if no free range is that long.
   std::optional<uint64_t> Take(uint64_t length) {
     const auto found = by_length_.lower_bound({length, 0});
     if (found == by_length_.end()) return std::nullopt;

@@ -21,7 +21,7 @@
 namespace nram {
 
 // A store in memory, for tests. Operations with a callback end where they are started, or on a thread of its own, or
-// when the test says so. What was never written is an error, as nothing may ever ask for it.
+// when the test says so. A read of bytes that were never written is an error: the manager must not ask for them.
 class FakeStore : public ManagedStore {
  public:
   enum class Ends { kAtOnce, kOnThread, kWhenTold };
@@ -56,7 +56,7 @@ class FakeStore : public ManagedStore {
 
   void End() override { ++ends; }
 
-  // Of kWhenTold: ends the oldest operation; false if there is none.
+  // kWhenTold: ends the oldest operation; false if there is none.
   bool EndOne() {
     std::function<void()> end;
     {

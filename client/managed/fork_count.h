@@ -5,7 +5,7 @@
 
 namespace nram {
 
-// How many forks lead to this process since the first call. What was made at another count is a parent's: its threads
+// How many forks lead to this process since the first call. An object made at another count is a parent's: its threads
 // are not here, and its locks may be held for ever. Thread-safe; one load after the first call.
 uint32_t ForkCount();
 

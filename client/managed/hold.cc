@@ -15,10 +15,10 @@
 namespace nram {
 namespace {
 
-// A sleeping thread looks again so often, whatever wakes it.
+// A sleeping thread looks again at least this often.
 constexpr int64_t kLookMs = 1'000;
 constexpr int kJoinsMax = 8;  // of reads that others have begun, and that have failed
-// After which who needs the room hears of it.
+// After this many, threads that need the room get the error.
 constexpr uint64_t kWriteFailuresMax = 2;
 
 // The blocks that are to come, each once. Wants are sorted.
@@ -75,8 +75,8 @@ absl::Status Manager::HoldSlowly(absl::Span<const Want> wants, Room room, Thread
       return status;
     }
     Undo(request);
-    // A read that failed for another thread, or for nobody in particular, may have failed for a neighbour. The thread
-    // that needs the block reads it itself then, unless others are always first.
+    // A read for another thread, or ahead of use, may have failed because of a neighbouring block. The thread that
+    // needs the block then reads it itself, unless others are always first.
     if (request.own_failed || attempt == kJoinsMax) return status;
   }
 }
@@ -86,7 +86,7 @@ Manager::Outcome Manager::TryHold(Request* request, Actions* actions) {
   me->awaits_room = false;
   request->loads.clear();
   request->own_failed = false;
-  // Blocks that are here stay, while room is made for the others.
+  // Blocks that are here are not evicted while room is made for the others.
   for (const Want& want : request->wants) want.block->word.fetch_add(1);
   uint64_t need = 0;
   const Block* missed = nullptr;
@@ -128,7 +128,7 @@ Manager::Outcome Manager::TryHold(Request* request, Actions* actions) {
 }
 
 bool Manager::Admit(Request* request, uint64_t need, Actions* actions) {
-  // Who holds guards goes before those who hold none, since these may wait for them.
+  // A thread that holds guards precedes those that hold none, since these may wait for it.
   const bool holds = request->me->guards() > 0;
   const bool is_first = holds || queue_.empty() || queue_.front() == request;
   if (is_first && MakeRoom(need, request->me, /*for_ahead=*/false, actions)) return true;
@@ -229,7 +229,7 @@ void Manager::CountGuard(const Want& want, Request* request) {
       if (std::exchange(block->ahead, false)) NoteAheadHit(block);
       break;
     case BlockState::kHere:
-    case BlockState::kLeaving:  // it stays when it has been written
+    case BlockState::kLeaving:  // it is kept when it has been written
       break;
     case BlockState::kFree:
       LOG(FATAL) << "a guard of a managed object that was destroyed";

@@ -31,7 +31,7 @@ std::byte* LocalMemory::TakeFixed(uint64_t bytes) {
     absl::StatusOr<Mapping> mapping = Mapping::Anonymous(std::max(bytes, kGrowBytes));
     if (!mapping.ok()) mapping = Mapping::Anonymous(bytes);
     if (!mapping.ok()) return nullptr;
-    // Pages come and go by fours of KiB, and a huge page would not be in the account.
+    // Memory is taken and dropped in pages of 4 KiB; the account does not know huge pages.
     (void)madvise(mapping->data(), mapping->size(), MADV_NOHUGEPAGE);
     addresses_.Give(AddressOf(mapping->data()), mapping->size());
     mappings_.push_back(*std::move(mapping));
@@ -42,8 +42,8 @@ std::byte* LocalMemory::TakeFixed(uint64_t bytes) {
 
 void LocalMemory::DropPages(std::byte* data, uint64_t bytes) {
   if (madvise(data, bytes, MADV_DONTNEED) == 0) return;
-  // The program has locked its memory (mlockall). Where the kernel has no such advice (before 5.18) the pages stay, and
-  // only what they cost is wrong: fresh memory is zeros.
+  // The program has locked its memory (mlockall). Where the kernel has no such advice (before 5.18) the pages are not
+  // dropped, and only the account is wrong. They are zeroed, because fresh memory is zeros.
   if (madvise(data, bytes, MADV_DONTNEED_LOCKED) != 0) memset(data, 0, bytes);
 }
 

@@ -12,8 +12,8 @@ namespace nram {
 
 // Addresses and pages for blocks. Buffers of blocks that may move are kept with their pages, because fresh pages cost
 // more than the network; a part of one, or neighbours together, may be the next buffer. Fixed blocks keep their
-// addresses and give their pages back. Fresh memory is zeros; a kept buffer holds what another block of this program
-// had. Lengths are multiples of 4096. Not thread-safe.
+// addresses and give their pages back. Fresh memory is zeros; a kept buffer holds another block's data of this program.
+// Lengths are multiples of 4096. Not thread-safe.
 class LocalMemory {
  public:
   // Null: the process has no addresses left (ulimit -v, overcommit).

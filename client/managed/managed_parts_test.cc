@@ -91,7 +91,7 @@ TEST(OrderTest, ARoundIsLearntInOneAndACycleIsRecognised) {
   EXPECT_FALSE(score.cycles());
   EXPECT_EQ(round(1), 20);
   EXPECT_TRUE(score.cycles());
-  // Another order: the former one is left soon.
+  // Another order: the former one is abandoned soon.
   round(3);
   EXPECT_FALSE(score.cycles());
   round(3);
@@ -118,7 +118,7 @@ TEST(OrderTest, RandomAccessStopsFetchingAhead) {
   EXPECT_FALSE(score.predicts());
 }
 
-// A tenth of local memory, as much again remote: a chance of a twentieth.
+// A tenth of local memory may be fetched ahead, and as much memory again is remote: the chance is a twentieth.
 TEST(OrderTest, DecayBeginsWhenTouchesAreNoAccident) {
   EXPECT_EQ(BytesToDecay(100, 1'000, 1'000, 0, 60), 0u);
   EXPECT_EQ(BytesToDecay(100, 1'000, 1'000, 1, 60), 0u);
@@ -150,7 +150,7 @@ TEST(LocalMemoryTest, PartsOfBuffersAreKeptAndNeighboursBecomeOne) {
   memory.GiveBuffer(a + 16 * kKiB, 16 * kKiB, kMiB);
   memory.GiveBuffer(a, 16 * kKiB, kMiB);
   EXPECT_EQ(memory.TakeBuffer(32 * kKiB), a);
-  // Not a page alone, which would leave a piece that fits nobody.
+  // Not a page alone, which would leave a piece of no use.
   std::byte* const b = memory.TakeBuffer(256 * kKiB);
   memory.GiveBuffer(b, 256 * kKiB, 256 * kKiB);
   memory.Shrink(256 * kKiB - 1);
@@ -182,7 +182,7 @@ TEST(RunsTest, NeighboursAreOneRunUpToARequest) {
   EXPECT_EQ(lengths(), std::vector<size_t>({1, 1, 1, 1, 1, 1}));
 }
 
-// As mlockall(2) has it in the program's hands.
+// The program may lock its memory by mlockall(2).
 TEST(LocalMemoryTest, PagesThatAreLockedGoToo) {
   LocalMemory memory;
   std::byte* const data = memory.TakeFixed(16 * kKiB);

@@ -237,7 +237,7 @@ void Manager::Delete(const Object& object) {
 
 void Manager::EndWithLastObject() {
   if (is_parents()) return;
-  // The program may end in a handler of a signal: then somebody may have the lock for ever.
+  // The program may end in a signal handler: then a thread may have the lock for ever.
   for (int tries = 0; tries < kEndTries; ++tries) {
     if (mu_.TryLock()) {
       ends_with_last_ = true;

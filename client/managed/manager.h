@@ -32,7 +32,7 @@ struct ManagedOptions {
   // Whether a thread that finds no room waits for others to release guards; else it fails at once.
   bool waits = true;
   int64_t wait_ms = 60'000;     // the longest wait for room
-  uint32_t ahead_percent = 10;  // of the budget, for what is fetched ahead; 0: nothing is
+  uint32_t ahead_percent = 10;  // of the budget, for blocks fetched ahead; 0: none are
 };
 
 // Since the beginning, unless it says "now".
@@ -44,7 +44,7 @@ struct ManagedCounters {
   uint64_t metadata_bytes = 0;  // now: of the local bytes
   uint64_t misses = 0;          // times that a thread had to wait for a block
   uint64_t ahead_hits = 0;      // blocks fetched ahead that a thread came to
-  uint64_t ahead_wasted = 0;    // and those that went untouched
+  uint64_t ahead_wasted = 0;    // and those evicted untouched
   uint64_t fetched_bytes = 0;
   uint64_t ahead_bytes = 0;  // of them: ahead
   uint64_t written_bytes = 0;
@@ -55,17 +55,17 @@ struct ManagedCounters {
   uint64_t failed_writes = 0;
 };
 
-// Blocks of memory of which a budget is here and the rest in a store (adr/0020). Guards hold blocks here.
+// Blocks of memory: a budget of them is in local memory, the others are in a store (adr/0020). Guards hold blocks here.
 //
 // Thread-safe. A guard taken by one thread may be released by another. Functions that take guards may block for the
-// store's timeout, three times if blocks have to leave first, and for `wait_ms` where other threads hold the room.
-// After fork(2) a child has what was here: other requests fail there with UNIMPLEMENTED, and nothing blocks.
+// store's timeout, three times if blocks must be evicted first, and for `wait_ms` where other threads hold the room.
+// After fork(2) a child has only the local blocks: other requests fail there with UNIMPLEMENTED, and nothing blocks.
 class Manager {
  public:
   static constexpr uint64_t kPackBytes = 64 * kKiB;
   // Objects up to this size are packed, in the order of their construction.
   static constexpr uint64_t kSmallBytes = 8 * kKiB;
-  // Of writes under way, but for the last one: there is no more of them, however much is to leave.
+  // The most bytes of writes under way, not counting the last one, however much must be evicted.
   static constexpr uint64_t kLeavingBytesMax = 8 * kMiB;
   static constexpr uint64_t kObjectBytesMax = uint64_t{1} << 40;
   static constexpr uint64_t kAlignmentMax = 4096;
@@ -95,15 +95,16 @@ class Manager {
   // unspecified. `fixed`: it will always be at the same address. INVALID_ARGUMENT: size or alignment;
   // RESOURCE_EXHAUSTED: the store is full; OUT_OF_RANGE: no room in the budget.
   absl::StatusOr<Object> Create(uint64_t bytes, uint64_t alignment, bool fixed);
-  // Nobody may hold a guard of it. Blocks while an operation with its block is under way. In a child nothing happens.
+  // No thread may hold a guard of it. Blocks while an operation with its block is under way. In a child nothing
+  // happens.
   void Delete(const Object& object);
-  // The program ends, and the manager stays: the store's End follows when the last object is deleted, or now if there
-  // is none. In a child nothing happens.
+  // The program ends, and the manager lives on: the store's End follows when the last object is deleted, or now if
+  // there is none. In a child nothing happens.
   void EndWithLastObject();
 
-  // A guard for each, all or none. OUT_OF_RANGE: they do not fit beside what is held: at once if the calling thread
-  // alone holds it, or if all who hold some wait too, and else after wait_ms. DATA_LOSS, UNAVAILABLE,
-  // DEADLINE_EXCEEDED: the store's.
+  // A guard for each, all or none. OUT_OF_RANGE: they do not fit beside the held blocks. It fails at once if the
+  // calling thread alone holds those, or if all threads that hold some wait too; else after wait_ms. DATA_LOSS,
+  // UNAVAILABLE, DEADLINE_EXCEEDED: the store's.
   absl::Status Hold(absl::Span<const Want> wants, Room room = Room::kBudget);
   absl::Status Hold(Block* block, bool writes, Room room = Room::kBudget) {
     ThreadRecord* const me = records_.Mine();
@@ -118,10 +119,10 @@ class Manager {
   ThreadRecord* Taker() { return records_.Mine(); }
   // Begins to fetch it if there is room, or room can be made without waiting.
   void Start(Block* block);
-  // Where the object is, for whoever holds a guard.
+  // Where the object is, for a thread that holds a guard.
   static std::byte* AddressOf(const Object& object) { return object.block->data + object.offset; }
 
-  // Return at once; blocks beyond a smaller budget leave as guards and the store allow.
+  // Return at once; blocks beyond a smaller budget are evicted as guards and the store allow.
   absl::Status SetBudget(uint64_t bytes);
   void SetWaits(bool waits);
   absl::Status SetAhead(uint32_t percent);
@@ -161,7 +162,7 @@ class Manager {
   absl::StatusOr<Block*> NewBlock(uint64_t bytes, bool fixed, bool is_pack);
   absl::StatusOr<uint64_t> TakeOffset(uint64_t bytes);
   absl::StatusOr<Object> CreateInPack(uint64_t bytes, uint64_t alignment, bool fixed);
-  // Whether nobody is left in its block, which then is to be freed.
+  // True if no object is left in its block, which then is to be freed.
   bool LeaveBlock(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Until no operation with it is under way; then frees it.
   void FreeBlock(Block* block);
@@ -184,24 +185,24 @@ class Manager {
   bool TakeBuffers(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountGuard(const Want& want, Request* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteAheadHit(const Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Reads what it is to read, and waits for what others read.
+  // Reads its own blocks, and waits for blocks that others read.
   absl::Status AwaitHere(Request* request, Actions actions);
   void Undo(const Request& request);
 
-  // room.cc: what leaves, what comes ahead.
+  // room.cc: eviction, and fetching ahead.
   uint64_t Limit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // For buffers that no block uses.
   uint64_t KeptLimit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t AheadLimit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // So much is fetched ahead at a time, so that neighbours go together.
+  // How much is fetched ahead at a time, so that neighbours are moved together.
   uint64_t AheadStep() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return std::min(kRunBytes, AheadLimit() / 4); }
-  // Has blocks leave until so many bytes fit, or will fit when writes have ended; false if they do not fit now.
+  // Evicts blocks until so many bytes fit, or will fit when writes have ended; false if they do not fit now.
   bool MakeRoom(uint64_t need, const ThreadRecord* me, bool for_ahead, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The next miss is not to wait for a write: starts some, if what would leave has to be written.
+  // The next miss is not to wait for a write: starts some, if the next victims must be written.
   void MakeSpareRoom(const ThreadRecord* me, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Block* ChooseVictim(const ThreadRecord* me) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Blocks beyond the budget leave, after a write that has ended well.
+  // Evicts blocks beyond the budget, after a write that has ended well.
   void LeaveOn(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // False if a thread has taken a guard meanwhile.
   bool Evict(Block* block, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -217,7 +218,7 @@ class Manager {
   // Null if all are wanted just now.
   Block* OldestAhead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Decay() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Begins what the thread needs next. `missed`: it has to wait for a block just now.
+  // Begins to fetch the blocks that the thread needs next. `missed`: it has to wait for a block just now.
   void FetchAhead(ThreadRecord* me, bool missed, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void MarkAhead(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of marked ones.
@@ -251,10 +252,10 @@ class Manager {
   uint64_t grown_ ABSL_GUARDED_BY(mu_) = 0;  // of the region
   LocalMemory memory_ ABSL_GUARDED_BY(mu_);
   Block* open_packs_[2] ABSL_GUARDED_BY(mu_) = {};   // for objects that may move, and for fixed ones
-  BlockList here_ ABSL_GUARDED_BY(mu_);              // may leave, if nobody has a guard
+  BlockList here_ ABSL_GUARDED_BY(mu_);              // may be evicted, if no thread has a guard
   BlockList ahead_ ABSL_GUARDED_BY(mu_);             // untouched so far
-  std::deque<Request*> queue_ ABSL_GUARDED_BY(mu_);  // who wait for room and hold none
-  int wanting_ ABSL_GUARDED_BY(mu_) = 0;             // requests that wait for room, also of those who hold some
+  std::deque<Request*> queue_ ABSL_GUARDED_BY(mu_);  // that wait for room and whose threads hold none
+  int wanting_ ABSL_GUARDED_BY(mu_) = 0;             // requests that wait for room, also of threads that hold some
   absl::flat_hash_map<Block*, absl::Status> read_errors_ ABSL_GUARDED_BY(mu_);
   absl::Status write_error_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<Pending>> pendings_ ABSL_GUARDED_BY(mu_);  // to be used again
@@ -274,8 +275,8 @@ class Manager {
   ManagedCounters counters_ ABSL_GUARDED_BY(mu_);
 };
 
-// The thread counts the guard as its own before the block does, and no longer than the block does: whoever finds a
-// block held finds a thread that holds.
+// The thread counts the guard as its own before the block does, and no longer than the block does. So a thread that
+// finds a block held also finds a thread that holds it.
 ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool Manager::HoldIfHere(Block* block, bool writes, ThreadRecord* me) {
   uint64_t seen = block->word.load(std::memory_order_acquire);
   if ((seen & Block::kUsable) == 0) return false;
@@ -297,7 +298,7 @@ inline void Manager::Release(Block* block, ThreadRecord* taker) {
   } else {
     taker->released_elsewhere.fetch_add(1);
   }
-  // Also when others hold the block still: threads that wait ask who holds what.
+  // Also when others hold the block still: waiting threads ask which threads hold which blocks.
   event_.Notify();
 }
 

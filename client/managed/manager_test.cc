@@ -94,7 +94,7 @@ TEST_F(ManagerTest, WhatWasWrittenIsWrittenBack) {
   for (int i = 0; i < 40; ++i) EXPECT_EQ(Read(objects[i]), 1'000 + i);
 }
 
-// Four times the budget, round and round: the budget's share are hits, and nearly all of the rest comes ahead.
+// Four times the budget, in rounds: the budget's share are hits, and nearly all of the rest is fetched ahead.
 TEST_F(ManagerTest, ACycleIsFetchedAheadAndKeepsAsMuchAsFits) {
   Open(8 * kMiB);
   const auto objects = MakeMany(256);
@@ -133,7 +133,7 @@ TEST_F(ManagerTest, NeighboursTravelTogether) {
   }
 }
 
-// One object is lost, not those which were fetched ahead together with it.
+// One object is lost, not the objects that were fetched ahead together with it.
 TEST_F(ManagerTest, OfARunOnlyWhatIsLostFails) {
   constexpr uint64_t kBytes = 16 * kKiB;
   Open();
@@ -148,12 +148,12 @@ TEST_F(ManagerTest, OfARunOnlyWhatIsLostFails) {
     }
   }
   EXPECT_LE(here(), kMiB);
-  // Of a run, and of the one that was needed.
+  // One read of a run, and one of the needed object.
   EXPECT_LE(manager_->counters().failed_reads, 3u);
 }
 
-// Threads that write their own blocks and read those of others, while now this, now that page cannot be read: whoever
-// has a guard sees what was written last, and nobody waits for ever.
+// Threads write their own blocks and read the others', while changing pages cannot be read. The holder of a guard sees
+// the last written value, and no thread waits for ever.
 TEST_F(ManagerTest, NothingIsLostBesideWhatCannotBeRead) {
   constexpr int kThreads = 4;
   constexpr int kBlocks = 128;
@@ -172,7 +172,7 @@ TEST_F(ManagerTest, NothingIsLostBesideWhatCannotBeRead) {
         const bool writes = i % kThreads == own && random() % 2 == 0;
         const bool starts = random() % 16 == 0;
         if (starts) manager_->Start(objects[random() % kBlocks].block);
-        // Of others' blocks no more than what was written before the guard.
+        // A guard on another thread's block shows at least the value from before the guard.
         const int before = last[i];
         const absl::Status status = manager_->Hold(objects[i].block, writes);
         if (!status.ok()) {
@@ -236,7 +236,7 @@ TEST_F(ManagerTest, AThreadAloneIsToldAtOnceThatNothingFits) {
   EXPECT_TRUE(absl::IsOutOfRange(status)) << status;
   EXPECT_EQ(held.size(), 7u);
   EXPECT_TRUE(absl::IsOutOfRange(manager_->Create(kBlock, 16, false).status()));
-  // Beyond the budget for those who clean up.
+  // A cleanup may exceed the budget.
   EXPECT_TRUE(manager_->Hold(objects[8].block, true, Manager::Room::kBeyondIfNeeded).ok());
   Release(objects[8]);
   for (const auto& object : held) Release(object);
@@ -250,7 +250,7 @@ TEST_F(ManagerTest, AllOrNone) {
   std::vector<Manager::Want> wants;
   for (const auto& object : objects) wants.push_back({object.block, true});
   EXPECT_TRUE(absl::IsOutOfRange(manager_->Hold(wants)));
-  // The last two of these are here, and are what would leave first.
+  // The last two of these are local, and are the next to be evicted.
   wants.resize(7);
   wants.push_back(wants[0]);  // twice the same
   ASSERT_TRUE(manager_->Hold(wants).ok());
@@ -295,7 +295,7 @@ TEST_F(ManagerTest, WithoutWaitingItFailsAlsoBesideOthers) {
   for (const auto& want : wants) manager_->Release(want.block, manager_->Taker());
 }
 
-// The thread that holds the room has ended: nobody will release it.
+// The thread that holds the memory has ended without a release.
 TEST_F(ManagerTest, AWaitHasADeadline) {
   Open(kMiB, FakeStore::Ends::kAtOnce, /*waits=*/true, /*wait_ms=*/50);
   const auto objects = MakeMany(12);
@@ -349,7 +349,7 @@ TEST_F(ManagerTest, AFullStoreIsAnErrorOfTheConstructor) {
   EXPECT_EQ(Read(Make(kBlock, 77)), 77);
 }
 
-// A block that is wanted while it is written stays.
+// A block remains local when it is wanted while it is written.
 TEST_F(ManagerTest, ABlockThatIsWantedWhileItLeavesStays) {
   Open(kMiB, FakeStore::Ends::kWhenTold);
   const auto objects = MakeMany(7);
@@ -357,7 +357,7 @@ TEST_F(ManagerTest, ABlockThatIsWantedWhileItLeavesStays) {
   while (store_->started() == 0) std::this_thread::yield();
   std::atomic<int> value{-1};
   std::thread reader([&] { value = Read(objects[0]); });
-  // Ends what either waits for until both are done.
+  // Ends the operations that either thread waits for until both are done.
   std::atomic<bool> done{false};
   std::thread ender([&] {
     while (!done) {
@@ -396,7 +396,7 @@ TEST_F(ManagerTest, WritesUnderWayAreBounded) {
     store_->EndOne();
   }
   EXPECT_LE(here(), kMiB);
-  // The blocks that are still here are dirty, and leave when others are read.
+  // The blocks that are still local are dirty, and are evicted when others are read.
   std::atomic<bool> done{false};
   std::thread ender([&] {
     while (!done) {
@@ -410,7 +410,7 @@ TEST_F(ManagerTest, WritesUnderWayAreBounded) {
   }
 }
 
-// Static objects may go after whoever says that the program ends.
+// Static objects may be destroyed after the object that declares the program's end.
 TEST_F(ManagerTest, TheStoreEndsWithTheLastObject) {
   Open();
   const Manager::Object first = Make(kBlock, 7);
@@ -463,7 +463,7 @@ class StoreOfTheParent : public FakeStore {
   const pid_t made_by_ = getpid();
 };
 
-// A child has nothing but what was here: it neither waits for what is under way nor ends anything.
+// A child has only the local objects: it neither waits for operations under way nor ends anything.
 TEST_F(ManagerTest, AChildLeavesAllToTheParent) {
   auto store = std::make_unique<StoreOfTheParent>();
   store_ = store.get();
@@ -493,7 +493,7 @@ TEST_F(ManagerTest, AChildLeavesAllToTheParent) {
   }
 }
 
-// A thread's own objects go in the opposite order of their making; static objects of the main thread go last.
+// A thread's own objects are destroyed in the opposite order of their making; static objects of the main thread last.
 TEST_F(ManagerTest, GuardsMayBeTakenWhenTheThreadsOwnObjectsHaveGone) {
   Open();
   auto other = *Manager::New(std::make_unique<FakeStore>(), {.budget_bytes = kMiB});

@@ -119,7 +119,7 @@ ABSL_ATTRIBUTE_NOINLINE bool FailNull() {
 
 bool Usable(const nram_managed_t* m) { return m != nullptr || FailNull(); }
 
-// For what would take the manager's lock, which a thread of the parent may have held at fork().
+// Guards calls that take the manager's lock, which a thread of the parent may have held at fork().
 bool Mine(const nram_managed_t* m) {
   if (!Usable(m)) return false;
   if (m->manager->is_parents()) {
@@ -133,7 +133,7 @@ Manager::Room RoomOf(int flags) {
   return (flags & NRAM_MANAGED_BEYOND) != 0 ? Manager::Room::kBeyondIfNeeded : Manager::Room::kBudget;
 }
 
-// Not inlined: whoever finds the object here is not to make room for this on its stack.
+// Not inlined: the fast path, which finds the object here, must not pay for this stack frame.
 ABSL_ATTRIBUTE_NOINLINE bool HoldOrFail(nram_managed_t* m, nram::Block* block, int flags) {
   const absl::Status status = m->manager->Hold(block, (flags & NRAM_MANAGED_WRITE) != 0, RoomOf(flags));
   if (!status.ok()) ApiResult(status);
@@ -143,7 +143,7 @@ ABSL_ATTRIBUTE_NOINLINE bool HoldOrFail(nram_managed_t* m, nram::Block* block, i
 nram::Mutex default_mu;
 nram_managed_t* default_opened ABSL_GUARDED_BY(default_mu) = nullptr;  // never closed
 
-// At the end of the program. It may end in a handler of a signal that has come while somebody has a lock.
+// At the end of the program. A signal handler may end it while a thread holds the lock.
 void EndDefault() {
   if (!default_mu.TryLock()) return;
   nram_managed_t* const opened = default_opened;
@@ -158,7 +158,7 @@ nram_managed_t* nram_managed_open(const char* pool, const nram_managed_options* 
 }
 
 int nram_managed_close(nram_managed_t* m) {
-  // In a child it stays, threads, connections and all: the objects are the parent's.
+  // A child does not close it: the objects, threads and connections are the parent's.
   if (!Mine(m)) return -1;
   {
     nram::MutexLock lock(&default_mu);

@@ -1,4 +1,4 @@
-// Reads and writes of the store, and what their ends change.
+// Reads and writes of the store, and the effects of their ends.
 
 #include <glog/logging.h>
 
@@ -83,7 +83,7 @@ void Manager::EndPending(std::unique_ptr<Pending> pending, bool is_read) {
   if (--operations_ == 0) event_.Notify();  // under the lock: the manager may go
 }
 
-// One failure, however many blocks it has: each is tried alone then, by who needs it.
+// One failure, however many blocks it has. Then each is tried alone, by the thread that needs it.
 void Manager::EndReads(BlockRun run, const absl::Status& status) {
   if (!status.ok()) ++counters_.failed_reads;
   for (Block* const block : run) EndRead(block, status);
@@ -111,7 +111,7 @@ void Manager::EndRead(Block* block, const absl::Status& status) {
     ahead_.PushNewest(block);
     return;
   }
-  // Somebody may wait for it since an earlier read that failed.
+  // A thread may wait for it since an earlier read that failed.
   if (was_ahead) NoteAheadHit(block);
   MakeUsable(block);
 }

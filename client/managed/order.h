@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_MANAGED_ORDER_H_
 #define NRAM_CLIENT_MANAGED_ORDER_H_
 
-// The learnt order in which threads come to blocks, and how much of what was fetched ahead decays; pure.
+// The learnt order in which threads use blocks, and how many of the bytes fetched ahead decay; pure.
 
 #include <algorithm>
 #include <atomic>
@@ -50,9 +50,9 @@ inline void LearnOrder(Block* from, uint32_t to, OrderScore* score) {
   }
 }
 
-// When a block has to be waited for: of what was fetched ahead and lies untouched, how many bytes are to go. If so many
-// touches of blocks fetched ahead (`touched`, since the last such wait) are no accident (less than 1 %), there is an
-// order, and what still lies there does not belong to it: twice what is free of the share, at least a byte.
+// How many untouched bytes fetched ahead are to be dropped when a thread has to wait for a block. If `touched`, the
+// touches of blocks fetched ahead since the last such wait, are no accident (less than 1 %), there is an order, and the
+// untouched blocks do not belong to it. Then the result is twice the free bytes of the share, at least a byte.
 inline uint64_t BytesToDecay(uint64_t ahead_limit, uint64_t local_limit, uint64_t remote_bytes, uint64_t touched,
                              uint64_t ahead_bytes) {
   const double chance = static_cast<double>(ahead_limit) / static_cast<double>(local_limit + remote_bytes);

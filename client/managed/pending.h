@@ -8,8 +8,8 @@
 
 namespace nram {
 
-// An operation of the store, with the run of blocks that it moves. Belongs to whoever starts it, and then to its
-// callback.
+// An operation of the store, with the run of blocks that it moves. Belongs to the function that starts it, and then to
+// its callback.
 struct Manager::Pending {
   std::unique_ptr<ManagedStore::Op> op;
   Manager* manager = nullptr;

@@ -9,11 +9,11 @@
 namespace nram {
 namespace {
 
-// So many parts of one operation are under way: 1 MiB.
+// The most parts of one operation under way: 1 MiB.
 constexpr size_t kParts = 4;
-// Who ends a program does not wait longer for a server; its part is collected with the lease then.
+// The end of a program waits no longer for a server, whose part is then collected with the lease.
 constexpr int64_t kEndTimeoutMs = 2'000;
-// A run up to this size goes before what is fetched ahead.
+// A run up to this size precedes blocks fetched ahead.
 constexpr size_t kUrgentBytes = kRunBytes;
 
 IoOptions ClassOf(size_t bytes, bool awaited) {

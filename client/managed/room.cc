@@ -1,4 +1,4 @@
-// Blocks that leave, and blocks that are fetched ahead.
+// Eviction of blocks, and blocks that are fetched ahead.
 
 #include <glog/logging.h>
 
@@ -11,7 +11,7 @@
 namespace nram {
 namespace {
 
-// Under way for what is fetched ahead, or written to make room for it: enough to keep a pool busy.
+// Bytes under way that are fetched ahead, or written to make room for them: enough to keep a pool busy.
 constexpr uint64_t kBatchBytes = kMiB;
 constexpr uint64_t kSpareBytes = 256 * kKiB;
 // The shortest kept buffer for a part of a run; for less, fresh pages are taken.
@@ -134,8 +134,8 @@ void Manager::MakeSpareRoom(const ThreadRecord* me, Actions* actions) {
   }
 }
 
-// The one that was not used for the longest time. In a cycle the newest: all others are needed before it. What nobody
-// came to in a whole round does not belong to the cycle.
+// The one that was not used for the longest time. If the thread runs in a cycle, the newest: all others are needed
+// before it. Blocks unused in a whole round do not belong to the cycle.
 Block* Manager::ChooseVictim(const ThreadRecord* me) {
   if (me != nullptr && me->score.cycles()) {
     const Block* const oldest = here_.oldest();
@@ -147,7 +147,7 @@ Block* Manager::ChooseVictim(const ThreadRecord* me) {
       if (!IsHeld(block)) return block;
     }
   }
-  // Uses are not told when they happen: a block that was used since it was queued goes to the end now.
+  // Uses are not told when they happen: a block that was used since it was queued is moved to the end now.
   for (size_t looks = 2 * here_.size(); looks > 0; --looks) {
     Block* const block = here_.oldest();
     const uint64_t used = block->used.load(std::memory_order_relaxed);
@@ -186,7 +186,7 @@ Block* Manager::OldestAhead() {
 void Manager::Decay() {
   uint64_t bytes = BytesToDecay(
       AheadLimit(), budget_, counters_.managed_bytes - std::min(counters_.managed_bytes, used_), touched_, ahead_used_);
-  // Blocks that nobody comes to any more may exceed the share. They would keep all others from being fetched.
+  // Blocks that are not used any more may exceed the share. They would keep all others from being fetched.
   if (touched_ == 0) bytes = std::max(bytes, ahead_used_ - std::min(ahead_used_, AheadLimit()));
   touched_ = 0;
   for (Block* block; bytes > 0 && (block = OldestAhead()) != nullptr;) {
@@ -213,11 +213,11 @@ void Manager::FetchAhead(ThreadRecord* me, bool missed, Actions* actions) {
       if (!next->stored || wanting_ > 0) break;
       if (ahead_used_ + next->bytes > limit && (ahead_used_ > 0 || next->bytes > Limit() / 4)) break;
       if (batch.empty()) {
-        // Dirty blocks leave in steps too. Two steps more than are used now, so that pieces of buffers stay
-        // until they are whole.
+        // Dirty blocks are evicted in steps too. The limit is two steps more than are used now, so that pieces of
+        // buffers are kept until they are whole.
         const uint64_t share = RoundDown(limit - std::min(limit, ahead_used_), step) + 2 * step;
         (void)MakeRoom(std::max(std::min(kBatchBytes, share), next->bytes), me, /*for_ahead=*/true, actions);
-        // Room for a step comes with the end of a write.
+        // The end of a write gives room for a step.
         if (ahead_used_ > 0 && leaving_ > 0 && used_ + step > Limit()) break;
       }
       // A message of the pool is left to the next batch, if not all of it would be in this one.

@@ -14,7 +14,7 @@
 
 namespace nram {
 
-// The most that blocks have together that are moved by one request: what the pool moves by one message.
+// The most bytes of blocks that one request moves: as many as the pool moves by one message.
 inline constexpr uint64_t kRunBytes = 256 * kKiB;
 
 using BlockRun = absl::Span<Block* const>;
@@ -29,7 +29,7 @@ inline bool AreNeighbours(const Block& a, const Block& b) { return a.offset + a.
 inline bool AreNeighboursHere(const Block& a, const Block& b) {
   return AreNeighbours(a, b) && a.data != nullptr && a.data + a.bytes == b.data;
 }
-// Blocks that have no buffer yet may be neighbours here, but for fixed ones.
+// Blocks that have no buffer yet may be neighbours here, except fixed ones.
 inline bool MayBeNeighboursHere(const Block& a, const Block& b) { return AreNeighbours(a, b) && !a.fixed && !b.fixed; }
 
 inline uint64_t BytesOf(BlockRun blocks) {

@@ -10,8 +10,8 @@
 
 namespace nram {
 
-// Where blocks are that are not here: the seam below the manager. Thread-safe. Offsets and lengths are multiples of
-// unit_bytes().
+// Stores the blocks that are not in local memory: the seam below the manager. Thread-safe. Offsets and lengths are
+// multiples of unit_bytes().
 class ManagedStore {
  public:
   // A read or write; one at a time. Used again when it has ended.
@@ -30,13 +30,13 @@ class ManagedStore {
   // Room for all that will be written to the range. Blocks. RESOURCE_EXHAUSTED: there is not that much.
   virtual absl::Status Reserve(uint64_t offset, uint64_t length) = 0;
   virtual std::unique_ptr<Op> NewOp() = 0;
-  // Return at once. Operation and buffer stay until the callback has run or, with a null one, until Wait has returned.
-  // With a null callback, Wait must be called: the waiting thread does the traffic.
+  // Return at once. Operation and buffer must live until the callback has run or, with a null one, until Wait has
+  // returned. Wait must be called if the callback is null: the waiting thread does the traffic.
   virtual void StartRead(Op* op, uint64_t offset, absl::Span<std::byte> to, Callback callback, void* context) = 0;
   virtual void StartWrite(Op* op, uint64_t offset, absl::Span<const std::byte> from, Callback callback,
                           void* context) = 0;
-  // The program ends: what is stored may go now, for the store itself will not. Blocks for seconds at most. Nothing is
-  // asked for afterwards, or fails.
+  // The program ends: the stored blocks may be freed now, for the store itself is not destroyed. Blocks for seconds at
+  // most. Later requests, if there are any, fail.
   virtual void End() {}
 };
 

@@ -10,7 +10,7 @@ struct Slot {
   std::shared_ptr<ThreadRecord> record;
 };
 
-// A thread's records with all managers. Those of managers that have gone stay until the thread ends: 100 bytes each.
+// A thread's records with all managers. Those of destroyed managers remain until the thread ends: 100 bytes each.
 struct Slots {
   ~Slots();
   std::vector<Slot> slots;

@@ -19,7 +19,7 @@ struct ThreadRecord {
   std::atomic<uint64_t> released_elsewhere{0};
   std::atomic<bool> gone{false};  // the thread has ended
 
-  const void* late_of = nullptr;  // of a thread whose own objects have been destroyed: whose; under the records' lock
+  const void* late_of = nullptr;  // the thread, if its own objects have been destroyed; under the records' lock
 
   // Only the thread changes them.
   std::atomic<Block*> last{nullptr};  // where it came to last

@@ -20,14 +20,14 @@ namespace {
 
 // The most pages that are dropped in one go.
 constexpr uint64_t kDropPagesMax = 1024;
-constexpr uint64_t kDropShare = 8;  // at most this part of the budget is busy while servers are told
+constexpr uint64_t kDropShare = 8;  // at most this part of the budget is busy while servers drop pages
 constexpr size_t kLanes = 8;
 constexpr int64_t kLookAgainMs = 100;
 constexpr int64_t kSealTurnMs = 1'000;
 
 bool IsBusy(PageState state) { return state == PageState::kBusy; }
 bool IsMoving(PageState state) { return IsBusy(state) || state == PageState::kWriting; }
-// Somebody else writes the page, or a copy of it.
+// Another thread writes back the page, or a copy of it.
 bool IsWritten(PageState state) { return state == PageState::kWriting || state == PageState::kDirtyCopied; }
 
 }  // namespace
@@ -72,8 +72,8 @@ absl::Status Advice::Evict(const Pages& pages) {
 }
 
 absl::Status Advice::Flush(const Pages& pages) {
-  // Data written after a flip goes to servers after its seal. Like this, a publication takes as long as its pages need,
-  // and ends by its deadlines. If it were given up on here, a kept mapping could not be unmapped without a loss.
+  // Data written after a flip is sent to servers after its seal. Like this, a publication takes as long as its pages
+  // need, and ends by its deadlines. If it were given up on here, a kept mapping could not be unmapped without a loss.
   while (!gate_->AwaitSealed(*pages.segment.get(), DeadlineAfterMs(kSealTurnMs)).ok()) {
   }
   const int64_t deadline_ns = Deadline();
@@ -130,7 +130,7 @@ absl::Status Advice::Pin(const Pages& pages, uint64_t asked_bytes) {
     status = errno == EINVAL ? absl::UnimplementedError("pinning needs Linux 5.14 or newer")
                              : absl::DataLossError(absl::StrCat("pinning: a page cannot be read: ", strerror(errno)));
   }
-  // Pages that others had pinned before stay pinned.
+  // Pages that others had pinned before remain pinned.
   for (uint64_t i = 0; i < pages.count && !status.ok(); ++i) {
     if (is_fresh[i]) UnpinPage(segment, pages.first + i);
   }
@@ -270,7 +270,7 @@ absl::Status Advice::DropSome(const Pages& pages, int64_t deadline_ns) {
       i += run + 1;
     }
   };
-  // Servers are told first: if that fails, the pages here must not be lost.
+  // Servers drop their pages first: if that fails, the pages here must not be lost.
   if (remote) {
     for_each_run([&](uint64_t first, uint64_t count) {
       if (!status.ok()) return;

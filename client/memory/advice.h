@@ -27,8 +27,8 @@ struct Pages {
 };
 
 // Advice of callers about their memory, page by page: fetch it, evict it, keep it here, write it back, drop it. A call
-// may have to wait for an operation of somebody else's on the same pages, and then for one of its own: it ends within
-// twice the pool's timeout. Thread-safe.
+// may have to wait for another thread's operation on the same pages, and then for its own: it ends within twice the
+// pool's timeout. Thread-safe.
 class Advice {
  public:
   Advice(int64_t io_timeout_ms, PublishGate* gate, Userfault* userfault, Residency* residency, ChunkSums* sums,
@@ -41,11 +41,11 @@ class Advice {
         page_in_(page_in),
         counters_(counters) {}
 
-  // Starts to fetch the pages that are on servers, lost ones too. More than half of what may be here is not begun.
+  // Starts to fetch the pages that are on servers, lost ones too. Does not begin more pages than half of the budget.
   absl::Status Prefetch(const Pages& pages);
-  // Writes dirty pages back and drops all of them, but pinned ones.
+  // Writes dirty pages back and drops all pages except pinned ones.
   absl::Status Evict(const Pages& pages);
-  // Returns when servers have what the pages held when it was called. After an error some may be dirty still.
+  // Returns when servers have the pages' contents as of the call. After an error some pages may still be dirty.
   absl::Status Flush(const Pages& pages);
   // Fetches the pages and keeps them here until Unpin. OUT_OF_RANGE: more than half of the budget would be pinned.
   // After an error none of them is pinned that was not before. `asked_bytes`: for the message.
@@ -56,26 +56,26 @@ class Advice {
   uint64_t PinnedPages();
   // The pages become zeros, here and on servers. After an error each page is zeros or as it was.
   absl::Status Drop(const Pages& pages);
-  // Waits until nobody brings or takes a page of the segment that did so before the call; for as long as their
-  // deadlines.
+  // Waits until the fetches and evictions of the segment's pages that began before the call have ended; at most until
+  // their deadlines.
   void AwaitSettled(const SegmentRef& segment);
   // Pages of a segment that is only read are to be had from servers again: drops those that are here, and lost ones.
   void Refresh(const Pages& pages);
-  // The segment has been unmapped, with what was pinned of it.
+  // The segment has been unmapped, with its pinned pages.
   void Forget(const Segment& segment);
 
  private:
   int64_t Deadline() const { return DeadlineAfterMs(2 * io_timeout_ms_); }
-  // Waits until `moves` is false for the page's state. Gives up what was read ahead of [page, end), which nobody else
-  // would end. DEADLINE_EXCEEDED with the message `late`.
+  // Waits until `moves` is false for the page's state. Gives up the read-ahead windows of [page, end), which no other
+  // thread would end. DEADLINE_EXCEEDED with the message `late`.
   absl::Status Await(const Pages& pages, uint64_t page, bool (*moves)(PageState), int64_t deadline_ns,
                      const char* late);
   // Waits until no page is kBusy from before the call: a page whose state is about to change may have been written to
-  // already, because its thread runs on before the handler has noted what it did.
+  // already, because the writing thread runs on before the handler has noted the new state.
   absl::Status Settle(const Pages& pages, int64_t deadline_ns);
   void UnpinPage(Segment* segment, uint64_t page);
   absl::Status DropSome(const Pages& pages, int64_t deadline_ns);
-  // Makes a page kBusy, whatever it is; false if it is empty. *was: what it was.
+  // Makes a page kBusy, from any state; false if it is empty. *was: the former state.
   absl::StatusOr<bool> Seize(const Pages& pages, uint64_t page, PageState* was, int64_t deadline_ns);
 
   const int64_t io_timeout_ms_;

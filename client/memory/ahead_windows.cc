@@ -128,7 +128,7 @@ void AheadWindows::Start(const SegmentRef& segment, const Run& run, bool writabl
   Run claimed = run;
   {
     MutexLock lock(&mu_);
-    // Its pages are claimed while whoever meets them then can find it.
+    // Its pages are claimed under the lock, so that a thread that meets a claimed page finds the window.
     if (segment->leaving || segment->word(run.first).state() != PageState::kRemote) return;
     const std::optional<size_t> index = FindFreeLocked();
     if (!index.has_value()) return;
@@ -161,7 +161,7 @@ void AheadWindows::OnRead(size_t index) {
   MutexLock lock(&mu_);
   windows_[index].state = State::kReady;
   if (!windows_[index].wanted) {
-    windows_[index].segment->ended.Notify();  // whoever waits for its pages gives it up
+    windows_[index].segment->ended.Notify();  // a thread that waits for its pages gives it up
     freed_.SignalAll();
     return;
   }

@@ -29,9 +29,9 @@ struct AheadOptions {
   int64_t timeout_ms = 10'000;  // for taking the budget of a window that has arrived
 };
 
-// Windows of pages that are read before the program touches them. A window's pages are kBusy from Start until it is
-// placed, because somebody waits for one of them, or given up, because its buffer is needed or the pages are. A fixed
-// number of buffers bounds them. Thread-safe.
+// Windows of pages that are read before the program touches them. A window's pages are kBusy from Start until the
+// window is placed, because a thread waits for one of them, or given up, because its buffer or its pages are needed. A
+// fixed number of buffers bounds them. Thread-safe.
 class AheadWindows {
  public:
   static absl::StatusOr<std::unique_ptr<AheadWindows>> New(const AheadOptions& options, PagePlacer* placer,
@@ -39,13 +39,13 @@ class AheadWindows {
   // Nothing may be under way.
   ~AheadWindows();
 
-  // Readable while windows that somebody waits for have arrived; then any thread calls HandleArrived, which places one.
+  // Readable while windows that a thread waits for have arrived; then any thread calls HandleArrived, which places one.
   int arrived_fd() const { return arrived_fd_.get(); }
   void HandleArrived();
 
-  // Starts to read pages of the run, as far as they are kRemote from its first on. Does nothing if all buffers are in
-  // use, or if the segment is being unmapped. `writable`: as PagePlacer::Place. `wanted`: it is placed when it arrives,
-  // though nobody waits yet.
+  // Starts to read the run's pages, from its first up to the first that is not kRemote. Does nothing if all buffers are
+  // in use, or if the segment is being unmapped. `writable`: as PagePlacer::Place. `wanted`: it is placed when it
+  // arrives, though no thread waits yet.
   void Start(const SegmentRef& segment, const Run& run, bool writable, bool wanted);
   // A thread of the program waits for a page that is kBusy: if the page's window has arrived, places it, else notes
   // that it is wanted; and reads the window after it. False if the page is not kBusy any more. Blocks while
@@ -53,12 +53,12 @@ class AheadWindows {
   bool Join(const SegmentRef& segment, uint64_t page);
   // Starts wanted windows for all kRemote pages of the range; blocks while all buffers are in use.
   void Prefetch(const SegmentRef& segment, uint64_t first, uint64_t count);
-  // Gives up the windows of these pages that have arrived and that nobody waits for. Waits for nobody.
+  // Gives up the windows of these pages that have arrived and that no thread waits for. Does not block.
   void Cancel(const Segment& segment, uint64_t first, uint64_t count);
   // From now on starts no windows of the segment; waits until none has any of its pages.
   void Forget(Segment* segment);
 
-  // A buffer for somebody's own reads, until it is returned; nothing if all are in use.
+  // A buffer for the caller's own reads, until Return; nothing if all are in use.
   std::optional<size_t> Borrow();
   std::byte* data(size_t index) const { return buffers_[index]->data; }
   void Return(size_t index);
@@ -66,7 +66,7 @@ class AheadWindows {
   // From now on windows are as large as this, up to the most.
   void SetWindow(uint64_t window_pages);
   uint64_t window_pages() const { return window_pages_.load(std::memory_order_relaxed); }
-  // Gives back what smaller windows do not use of their buffers, as far as those are free. Waits for nobody.
+  // Gives back the parts of free buffers that smaller windows do not use. Does not block.
   void Trim();
 
   uint64_t buffer_bytes() const {
@@ -77,7 +77,7 @@ class AheadWindows {
   enum class State { kFree, kReading, kReady, kPlacing };
   struct Window {
     State state = State::kFree;  // kPlacing: one thread's own, also a borrowed buffer
-    bool wanted = false;         // somebody waits for it
+    bool wanted = false;         // a thread waits for it
     bool used = false;           // the next window was started because of it
     bool writable = false;
     SegmentRef segment;
@@ -101,7 +101,7 @@ class AheadWindows {
         window_pages_(options.window_pages),
         held_pages_(options.window_pages) {}
 
-  // A free buffer, for which the oldest window that nobody waits for is given up if need be.
+  // A free buffer. If there is none, gives up the oldest window that no thread waits for.
   std::optional<size_t> FindFreeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of a window that is kReady.
   void GiveUpLocked(size_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

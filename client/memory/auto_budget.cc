@@ -60,18 +60,18 @@ void AutoBudget::Run() {
 }
 
 int64_t AutoBudget::Look() {
-  // Memory that leaves between the readings must not look like memory that others took.
+  // Memory that the caller frees between the readings must not look like memory that others took.
   const uint64_t held_before = held_();
   const absl::StatusOr<HostMemory> memory = ReadHostMemory();
   uint64_t held = std::max(held_before, held_());
-  // Pages that the kernel has swapped out take no memory: there was not enough for them.
-  // What the program itself has there is not of these: so many are certainly.
+  // Pages that the kernel has swapped out take no memory: there was not enough for them. The program's own pages may be
+  // among them, so only the part of `held` that the anonymous memory cannot hold counts as swapped out.
   const ProcessMemory process = ReadProcessMemory();
   held -= std::min(process.swapped_bytes, held - std::min(held, process.anonymous_bytes));
   const int64_t now_ns = MonotonicNs();
   const double stalled = meter_.Share(ReadMemoryStalls(), now_ns);
   MutexLock lock(&mu_);
-  // /proc that has gone away says nothing of the memory.
+  // A missing /proc says nothing of the memory.
   if (memory.ok()) {
     apply_(balance_.Update({now_ns, memory->total_bytes, memory->available_bytes, held, stalled}));
     return balance_.NextLook();

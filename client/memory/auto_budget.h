@@ -18,8 +18,8 @@ namespace nram {
 // pressure, how much memory others leave (base/host/memory_balance.h).
 class AutoBudget {
  public:
-  // How much the caller holds now, and what is done with each answer. Both are called by the thread, and must not call
-  // this object.
+  // Held returns the bytes that the caller holds now; Apply carries out each answer. The thread calls both. They must
+  // not call this object.
   using Held = std::function<uint64_t()>;
   using Apply = std::function<void(uint64_t bytes)>;
 
@@ -32,8 +32,8 @@ class AutoBudget {
   uint64_t first_bytes() const { return first_bytes_; }
   // Starts the thread.
   void Start(Held held, Apply apply);
-  // From now on the budget is at most so large; if that is below the floor, the floor is so low too. Applies it before
-  // it returns. Not from within `apply`.
+  // From now on the budget is at most this; a higher floor is lowered to it. Applies it before it returns. Not from
+  // within `apply`.
   void SetCeiling(uint64_t bytes);
 
  private:

@@ -14,7 +14,7 @@
 namespace nram {
 namespace {
 
-// ThreadSanitizer does not see that the kernel stops who writes to a protected page.
+// ThreadSanitizer does not see that the kernel stops a thread that writes to a protected page.
 __attribute__((no_sanitize("thread"))) void CopyProtected(std::byte* to, const std::byte* from, size_t bytes) {
   const auto* const words = reinterpret_cast<const uint64_t*>(from);
   auto* const out = reinterpret_cast<uint64_t*>(to);

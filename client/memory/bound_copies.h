@@ -43,13 +43,13 @@ class BoundCopies {
   uint64_t Copy(const SegmentRef& segment, const Run& run, bool note);
 
   // --- The publisher's thread's.
-  // Ends what servers have answered, and starts as much as there are lanes for. Does not wait. The first error.
+  // Ends the sends that servers have answered, and starts new ones in free lanes. Does not wait. The first error.
   absl::Status Pump();
   bool HasDone() const;  // there is something for Pump to do
   bool idle() const;     // nothing is under way, and nothing waits to be sent
-  // The version is given up: waits for what is under way, and forgets the rest. The pages are dirty.
+  // The version is given up: waits for the sends under way, and forgets the other copies. The pages are dirty.
   void GiveUp();
-  // Nothing is under way: gives back the memory, at once or when threads that came too late have let go of theirs.
+  // Nothing is under way: gives back the memory, at once or when late threads have released their slots.
   void Trim();
 
  private:
@@ -82,7 +82,7 @@ class BoundCopies {
   void FindMasks(Lane* lane);
   void Send(Lane* lane);
   absl::Status EndDone();
-  // Servers have it (`sent`), or nobody is to have it.
+  // Servers have it (`sent`), or it is dropped.
   void End(Waiting* copy, bool sent);
 
   const size_t page_bytes_;

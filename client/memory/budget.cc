@@ -14,7 +14,7 @@ constexpr uint64_t kWindowBytesMin = 16 * kKiB;
 constexpr uint64_t kWindowShare = 128;  // of the budget
 
 // Sums for twice as many pages as may be here are too many, and for fewer than three in four too few. In between they
-// stay as they are, because changing them forgets all.
+// do not change, because a change forgets all.
 constexpr uint64_t kSumsMost = 2;
 bool AreTooFew(uint64_t sums_pages, uint64_t limit_pages) { return sums_pages < limit_pages / 4 * 3; }
 
@@ -77,7 +77,7 @@ absl::Status Budget::Change(uint64_t bytes, bool at_least_pins) {
 }
 
 void Budget::AtRest() {
-  // Whoever changes the budget may be waiting for the thread that calls this.
+  // A thread that changes the budget may be waiting for the thread that calls this.
   if (!trim_.load(std::memory_order_relaxed)) return;
   if (!mu_.TryLock()) return;
   const uint64_t bytes = bytes_.load();

@@ -26,7 +26,7 @@ struct BudgetShape {
   uint64_t page_bytes = kPageBytes;
   uint32_t handlers = 4;
 
-  // The smallest budget there may be, and the smallest for so many pages in place.
+  // The smallest budget there may be, and the smallest for a number of pages in place.
   uint64_t LeastBytes() const;
   uint64_t BytesFor(uint64_t pages) const;
   // The most pages that are fetched at once.
@@ -42,7 +42,7 @@ struct BudgetShape {
 // Is told of each change of the budget, in order, by the thread that changes it. It must not change the budget itself.
 using OnBudget = std::function<void(uint64_t old_bytes, uint64_t new_bytes)>;
 
-// The present budget, which may change at any time, and what follows from it. Thread-safe.
+// The present budget, which may change at any time, and the limits derived from it. Thread-safe.
 class Budget {
  public:
   // `most_bytes`: the largest budget that the parts were made for. The parts must have been made for `bytes`.
@@ -57,12 +57,13 @@ class Budget {
         on_change_(std::move(on_change)),
         bytes_(bytes) {}
 
-  // Returns at once. A smaller budget is reached when the evictor has written back and dropped what is beyond it.
+  // Returns at once. A smaller budget is reached when the evictor has written back and dropped the pages beyond it.
   // INVALID_ARGUMENT: out of range. FAILED_PRECONDITION: more than half would be pinned. Nothing has changed then.
   absl::Status Set(uint64_t bytes) { return Change(bytes, /*at_least_pins=*/false); }
-  // The same, but no less than what is pinned asks for.
+  // The same, but no less than the pinned pages need.
   absl::Status SetBeyondPins(uint64_t bytes) { return Change(bytes, /*at_least_pins=*/true); }
-  // For the evictor, when no page has to leave: gives back what a smaller budget does not need. Waits for nobody.
+  // The evictor calls it when no page is to be evicted. Gives back the memory that a smaller budget does not need. Does
+  // not block.
   void AtRest();
 
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
@@ -83,7 +84,7 @@ class Budget {
   std::atomic<uint64_t> shrank_{0};
   std::atomic<uint64_t> grew_{0};
   std::atomic<bool> trim_{false};  // AtRest has something to do
-  Mutex mu_;                       // changes; held while on_change_ is told
+  Mutex mu_;                       // changes; held while on_change_ is called
 };
 
 }  // namespace nram

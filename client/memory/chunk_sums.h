@@ -24,7 +24,7 @@ class ChunkSums {
  public:
   // `page_bytes`: a multiple of 4096. Memory is touched only as it is used.
   static absl::StatusOr<std::unique_ptr<ChunkSums>> New(size_t page_bytes, uint64_t pages);
-  // From now on for so many pages. Forgets all: pages that are dirty now are written back whole. After an error nothing
+  // From now on for `pages` pages. Forgets all: pages that are dirty now are written back whole. After an error nothing
   // has changed.
   absl::Status Resize(uint64_t pages);
   static constexpr uint64_t BytesPerPage(size_t page_bytes) {

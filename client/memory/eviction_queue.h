@@ -12,8 +12,8 @@ namespace nram {
 
 enum class Policy { kSecondChance, kFifo, kRandom };
 
-// The order in which resident pages leave. An entry is the page's address, 8 bytes. A page has at most one entry
-// (PageWord::kQueued); it may have left memory by another way meanwhile. Not thread-safe.
+// The order in which resident pages are evicted. An entry is the page's address, 8 bytes. A page has at most one entry
+// (PageWord::kQueued); it may be dropped by another way meanwhile. Not thread-safe.
 class EvictionQueue {
  public:
   virtual ~EvictionQueue() = default;

@@ -12,13 +12,13 @@
 namespace nram {
 namespace {
 
-// How many pages leave the queue at a time: enough for long runs, and yet about in the queue's order.
+// How many pages are taken from the queue at a time: enough for long runs, and yet about in the queue's order.
 constexpr uint64_t kBatchPages = 512;
 // How often to see whether writes that take long have ended.
 constexpr int64_t kSlowLookMs = 10;
 // Runs on their way to servers. One that does not answer has half of them, or more if pages have several copies.
 constexpr size_t kLanes = 32;
-constexpr int64_t kFailedPauseMs = 10;    // before what failed is tried again
+constexpr int64_t kFailedPauseMs = 10;    // before a failed write is tried again
 constexpr int64_t kFruitlessPauseMs = 1;  // before the queue is gone through again
 
 }  // namespace
@@ -73,7 +73,7 @@ void Evictor::Run() {
       residency_->AwaitWanted(DeadlineAfterMs(1'000));
     }
     if (const absl::Status failed = out_.TakeError(); !failed.ok()) {
-      // The pages stay here and are tried again; a server that is away may come back.
+      // The pages remain here and are tried again: an absent server may return.
       residency_->Report(failed);
       Pause(kFailedPauseMs);
     }
@@ -107,7 +107,7 @@ void Evictor::Evict(uint64_t pages) {
     out_.Add(segment, first, run, PageOut::After::kDrop, /*may_stay=*/true, deadline_ns);
   }
   if (gone() > before) return;
-  // All pages were busy or pinned, or stay for another round.
+  // All pages were busy or pinned, or have another round.
   if (out_.idle()) {
     Pause(kFruitlessPauseMs);
   } else {

@@ -16,7 +16,7 @@ namespace nram {
 // that faults need not wait.
 class Evictor {
  public:
-  // `at_rest` is called by the thread when no page has to leave, once a second or so; it must wait for nobody.
+  // The thread calls `at_rest` when no page is to be evicted, once a second or so; it must not block.
   Evictor(PublishGate* gate, Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index,
           Counters* counters, std::function<void()> at_rest);
   // Ends the thread, after the writes that it has under way.
@@ -25,7 +25,7 @@ class Evictor {
  private:
   void Run();
   bool IsStopping();
-  // Sleeps for `ms`, or until the end: for when nothing can be done now and nobody will say when it can.
+  // Sleeps for `ms`, or until the end: nothing can be done now, and no event will tell when it can.
   void Pause(int64_t ms);
   // Takes about `pages` pages out of the queue and sends them on their way.
   void Evict(uint64_t pages);

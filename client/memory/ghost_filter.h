@@ -39,7 +39,7 @@ class GhostFilter {
     noted_.store(0, std::memory_order_relaxed);
     const size_t used = RoundUp(words, kPageBytes / sizeof(uint64_t));
     if (used == stride_) return;
-    // Somebody who has loaded the former size may still write there: a bit too many.
+    // A thread that has loaded the former size may still write there: that sets one bit too many.
     for (size_t table = 0; table < 2; ++table) {
       madvise(tables_ + table * stride_ + used, (stride_ - used) * sizeof(uint64_t), MADV_DONTNEED);
     }
@@ -67,7 +67,7 @@ class GhostFilter {
   size_t memory_bytes() const { return 2 * words_.load(std::memory_order_relaxed) * sizeof(uint64_t); }
 
  private:
-  // A byte a page a table.
+  // A byte for each page in each table.
   static size_t WordsFor(uint64_t generation) { return static_cast<size_t>(generation * 8 / 64 + 1); }
   static uint64_t BitOf(uintptr_t page, size_t words) {
     return static_cast<uint64_t>((static_cast<unsigned __int128>(page / 4096 * 0x9E3779B97F4A7C15) * (words * 64)) >>

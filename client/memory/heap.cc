@@ -116,7 +116,7 @@ struct Heap::Hooks {
   static bool Dalloc(extent_hooks_t*, void*, size_t, bool, unsigned) { return true; }
   static bool PurgeForced(extent_hooks_t* hooks, void* address, size_t, size_t offset, size_t length, unsigned) {
     Heap* const heap = Of(hooks);
-    if (heap->closing_) return true;  // all memory goes at once
+    if (heap->closing_) return true;  // all memory is unmapped at once
     std::byte* const begin = static_cast<std::byte*>(address) + offset;
     // jemalloc's pages are smaller than ours may be: "no" says that its edges are not zeros.
     const uint64_t page_bytes = heap->memory_->options().page_bytes;
@@ -187,7 +187,7 @@ Heap::~Heap() {
   (void)mallctl(absl::StrCat("arena.", arena_, ".destroy").c_str(), nullptr, nullptr, nullptr, 0);
 }
 
-// jemalloc gives back by itself only while somebody allocates or frees.
+// jemalloc gives memory back by itself only while threads allocate or free.
 void Heap::GiveBackUnused() {
   pthread_setname_np(pthread_self(), "nram-heap");
   const std::string decay = absl::StrCat("arena.", arena_, ".decay");
@@ -282,7 +282,7 @@ absl::StatusOr<void*> Heap::Reallocate(void* block, size_t size) {
     return moved;
   }
   CheckLive("nram_realloc", block);
-  // The free is noted before another thread can get the old block, and taken back if the block stays.
+  // The free is noted before another thread can get the old block, and undone if the block does not move.
   std::atomic<const void*>& freed = FreedLately(block);
   freed.store(block, std::memory_order_relaxed);
   void* const moved = rallocx(block, std::max(size, alignof(std::max_align_t)), MALLOCX_ARENA(arena_) | CacheFlag());

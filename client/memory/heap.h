@@ -25,7 +25,7 @@ class Heap {
  public:
   // Blocks of fewer than `local_below` bytes come from the C library's malloc instead. `memory` must outlive the heap.
   static absl::StatusOr<std::unique_ptr<Heap>> New(Memory* memory, uint64_t local_below);
-  // All blocks become invalid; their memory goes with `memory`.
+  // All blocks become invalid; their memory is freed with `memory`.
   ~Heap();
 
   // RESOURCE_EXHAUSTED: the pool is full. `align`: a power of two.

@@ -25,7 +25,7 @@ uint64_t MachineBytes() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Fills in what is 0.
+// Replaces bounds that are 0 by their defaults.
 absl::Status ChooseBounds(MemoryOptions* options) {
   const BudgetShape shape{options->page_bytes, options->handlers};
   uint64_t* const floor = &options->budget_min_bytes;
@@ -125,7 +125,7 @@ absl::Status Memory::Start() {
   if (!stop_fd_.valid()) return ErrnoStatus(errno, "eventfd");
   for (uint32_t i = 0; i < options_.handlers; ++i) handlers_.emplace_back([this] { HandleFaults(); });
   if (auto_budget_ != nullptr) {
-    // If that much is pinned, the program has what it asked for.
+    // Pinned pages may raise the budget: the program asked for them.
     auto_budget_->Start([this] { return resident_bytes(); },
                         [this](uint64_t bytes) { (void)budget_->SetBeyondPins(bytes); });
   }
@@ -189,7 +189,7 @@ absl::Status Memory::Close() {
   while (std::byte* const base = index_.First()) {
     absl::Status status = UnmapSegment(base);
     if (!status.ok() && index_.Find(reinterpret_cast<uintptr_t>(base))) {
-      // The region is kept, but cannot be written: the handle goes all the same.
+      // The region is kept, but cannot be written: the handle is closed all the same.
       if (first_error.ok()) first_error = status;
       index_.Find(reinterpret_cast<uintptr_t>(base))->abandoned = true;
       status = UnmapSegment(base);
@@ -266,7 +266,7 @@ void Memory::ForgetName(const std::string& name) {
 absl::StatusOr<std::unique_ptr<Publication>> Memory::TakeOverVersions(const MapRequest& request) {
   if (request.kind != MapKind::kAttach || request.name.size() > Publication::kNameBytesMax) return nullptr;
   auto former = Publication::Attach(pool_.get(), request.name, AttachMode::kOwner);
-  // With what says which versions there are, all of them are lost.
+  // All versions are lost with the region that lists them.
   const bool lost = request.accepts_loss && absl::IsDataLoss(former.status());
   if (absl::IsNotFound(former.status()) || lost) return nullptr;
   return former;
@@ -278,7 +278,7 @@ absl::StatusOr<std::byte*> Memory::MapRegion(const MapRequest& request) {
   NRAM_ASSIGN_OR_RETURN(auto former, TakeOverVersions(request));
   NRAM_ASSIGN_OR_RETURN(auto region, OpenRegion(request, &length));
   if (former != nullptr) {
-    // Versions that stay cost room, nothing else; the next owner tries again.
+    // Versions that are not dropped only cost room; the next owner tries again.
     (void)former->DropUnrecorded(region.get(), DeadlineAfterMs(options_.pool.io_timeout_ms));
   }
   return MapOpened(request, length, std::move(region), std::move(former));

@@ -49,7 +49,7 @@ struct MemoryOptions {
   uint32_t copies = 1;       // of each page, on servers of different hosts
   uint32_t kept_copies = 0;  // of regions that are kept; 0: two if servers of two hosts answer, or `copies` if more
   Policy policy = Policy::kSecondChance;
-  // A version is given up if budget has been wanted for so long, and nothing of it has left meanwhile.
+  // A version is given up if threads have waited this long for budget, and none of its pages has been sent meanwhile.
   int64_t publish_patience_ms = 250;
   uint32_t publish_versions_max = 1'000;  // see PublisherOptions
   std::string metrics_file;               // see MetricsFile; "": none
@@ -86,17 +86,17 @@ struct Observed {
   std::vector<std::byte*> bases;  // in the publication's order
 };
 
-// Address ranges of this process whose pages live in a pool, and the threads that bring and take the pages. It is the
+// Address ranges of this process whose pages live in a pool, and the threads that fetch and evict the pages. It is the
 // engine behind nram.h, whose contracts hold here too. Thread-safe.
 //
 // Three parties share the pages' states (page_state.h): PageIn answers faults, PageOut writes back and drops, both on
-// behalf of the handler threads, the evictor or a caller; Residency counts what is here.
+// behalf of the handler threads, the evictor or a caller; Residency counts the pages that are here.
 //
-// Two more make versions of what is mapped, and show those of others: Publisher and Observer (adr/0019).
+// Two more make versions of the mappings, and show those of others: Publisher and Observer (adr/0019).
 //
 // Lock order: AutoBudget's before Budget's, before Advice's, before all others. None of those is held while another one
-// is taken, but for Residency's queue before SegmentIndex. Under AheadWindows' lock a read of the pool's is asked
-// whether it has ended, which may take the pool's locks; the pool calls back without any of its own.
+// is taken, except Residency's queue before SegmentIndex. AheadWindows, under its lock, asks a read of the pool whether
+// it has ended, which may take the pool's locks; the pool holds none of its own when it calls back.
 class Memory {
  public:
   static absl::StatusOr<std::unique_ptr<Memory>> Open(MemoryOptions options);
@@ -153,7 +153,7 @@ class Memory {
   // The largest budget that there may be.
   uint64_t MostBudget() const;
   absl::StatusOr<std::byte*> MapRegion(const MapRequest& request);
-  // `former`: what an earlier owner has published.
+  // `former`: an earlier owner's publication.
   absl::StatusOr<std::byte*> MapOpened(const MapRequest& request, uint64_t length, std::unique_ptr<Region> region,
                                        std::unique_ptr<Publication> former);
   absl::StatusOr<std::unique_ptr<Publication>> TakeOverVersions(const MapRequest& request);
@@ -186,10 +186,10 @@ class Memory {
   std::unique_ptr<Evictor> evictor_;
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<Observer> observer_;
-  std::unique_ptr<AutoBudget> auto_budget_;  // null: the budget stays
+  std::unique_ptr<AutoBudget> auto_budget_;  // null: the budget is fixed
   UniqueFd stop_fd_;
   std::vector<std::thread> handlers_;
-  std::unique_ptr<MetricsFile> metrics_;  // null: nobody watches
+  std::unique_ptr<MetricsFile> metrics_;  // null: no metrics file
 };
 
 }  // namespace nram

@@ -116,7 +116,7 @@ TEST(StreamsTest, GoesOnThoughOthersGoHereAndThere) {
   for (int i = 0; i < 4; ++i) page += streams.OnFault(*segment, page, false).demand.count;
   for (uint64_t i = 0; i < 100; ++i) streams.OnFault(*segment, 1'000 + 1'000 * (i * 37 % 97), false);
   EXPECT_EQ(streams.OnFault(*segment, page, false).demand.count, 64u);
-  // But not for ever: there are places for others.
+  // A stream does not live for ever: other streams need the places.
   for (uint64_t i = 0; i < 1'000; ++i) streams.OnFault(*segment, 1'000 + 1'000 * (i * 37 % 97), false);
   EXPECT_EQ(streams.OnFault(*segment, page + 64, false).demand.count, 1u);
 }
@@ -203,7 +203,7 @@ TEST(StreamsTest, WritersGetWritableWindowsAndAreAskedAgain) {
   }
   EXPECT_GT(writable, 170);
   EXPECT_LT(writable, 200);
-  // It stops writing: that is noticed.
+  // The stream stops writing, which is noticed.
   writable = 0;
   for (int i = 0; i < 200; ++i) {
     const StreamPlan plan = streams.OnFault(*segment, page, false);
@@ -263,7 +263,7 @@ TEST_P(EvictionQueueTest, TakesAsMuchMemoryAsItHoldsEntries) {
   auto queue = EvictionQueue::New(GetParam(), kMost).value();
   EXPECT_EQ(queue->capacity(), kMost);
   std::vector<uintptr_t> taken(kSome);
-  // However many entries have gone through it.
+  // Five million entries pass through the queue.
   for (uintptr_t page = 1; page < 5'000'000; ++page) {
     queue->Add(page);
     if (queue->size() == kSome) {
@@ -311,7 +311,7 @@ TEST(GhostFilterTest, FollowsItsSize) {
   }
 }
 
-// Nothing else may use the memory of what was forgotten: a stale sum would lose a change.
+// The memory of forgotten sums must serve nothing else: a stale sum would lose a change.
 TEST(ChunkSumsResizeTest, ForgetsAllAndKnowsNothingStale) {
   auto sums = ChunkSums::New(4096, 1024);
   ASSERT_TRUE(sums.ok());
@@ -402,7 +402,7 @@ TEST_F(ResidencyTest, WhileTooManyAreHereFaultsHaveAnEighthOfWhatLeaves) {
   }
   EXPECT_GE(taken, left / 9);
   EXPECT_LE(taken, left / 7);
-  // Now the limit is what it should be.
+  // The limit has its right value now.
   while (residency_->resident_pages() > kGoal / 2) residency_->ReturnBudget(1);
   while (CanTake(1)) {
   }
@@ -529,7 +529,7 @@ TEST_F(ServerLanesTest, APlacelessPageIsOfAServerOfItsOwn) {
   EXPECT_FALSE(lanes_.IsBehind({0}, kPatience));
 }
 
-// The slow one is not the first, and the first ones are many.
+// The slow server is not the first one, and many servers are before it.
 TEST_F(ServerLanesTest, ALaneCountsForTheServersOfAllCopies) {
   const uint16_t frozen = 9;
   size_t lane = 0;
@@ -552,7 +552,7 @@ TEST_F(ServerLanesTest, ALaneCountsForTheServersOfAllCopies) {
   lanes_.Begin(free, {0, 1}, kPatience);
   EXPECT_FALSE(lanes_.IsStuck(free, kPatience));
   End(free, kPatience + 1);
-  // The first copy's server is well, and the run is stuck all the same.
+  // The first copy's server is well. The run is stuck all the same.
   EXPECT_TRUE(lanes_.IsStuck(0, kPatience + 1));
   // It goes on.
   End(lane, kPatience + 2);

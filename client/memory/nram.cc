@@ -58,7 +58,7 @@ using nram::ApiUsable;
 
 namespace {
 
-// Of the option, which is 0 if the program leaves it to the environment.
+// `given`: the option, which is 0 if the environment decides.
 absl::Status ChooseCopies(uint32_t given, uint32_t* copies, bool* chosen) {
   *copies = std::max(given, 1u);
   *chosen = given != 0;

@@ -31,7 +31,7 @@ static_assert(static_cast<int>(nram::ElementType::kComplex64) == NRAM_COMPLEX64)
 static_assert(static_cast<int>(nram::ElementType::kBool) == NRAM_BOOL);
 static_assert(nram::kDimensionsMax == NRAM_DIMENSIONS_MAX);
 
-// Where waiting is what was asked for.
+// The result of a call whose purpose is to wait.
 int WaitResult(const absl::Status& status) {
   if (absl::IsDeadlineExceeded(status)) return ApiFail(ETIMEDOUT, std::string(status.message()));
   return ApiResult(status);

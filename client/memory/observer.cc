@@ -31,7 +31,7 @@ absl::StatusOr<std::shared_ptr<Publication>> Observer::FindPublication(const std
     }
   }
   absl::StatusOr<std::unique_ptr<Publication>> attached;
-  // It may just be being created: servers say so, and nobody tells of the end.
+  // Its creation may be under way: servers then answer UNAVAILABLE, and do not report the end.
   (void)PollUntil(DeadlineAfterMs(io_timeout_ms_), kPauseMs, [&] {
     attached = Publication::Attach(pool_, name, AttachMode::kReadOnly);
     return !absl::IsUnavailable(attached.status());
@@ -167,8 +167,8 @@ absl::StatusOr<std::vector<Observer::Move>> Observer::Prepare(const View& view, 
 void Observer::Exchange(Move* move) {
   Segment* const segment = move->segment.get();
   move->region = index_->Exchange(segment, std::move(move->region));
-  // From here on pages come from the next version. What is on its way may be of the former one: it is dropped, once it
-  // is here, where the two differ.
+  // From here on pages are fetched from the next version. Pages under way may be of the former one: where the two
+  // differ, they are dropped when they arrive.
   page_in_->ForgetAhead(segment);
   advice_->AwaitSettled(move->segment);
   for (uint64_t page = 0; page < segment->pages(); ++page) {

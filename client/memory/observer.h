@@ -19,7 +19,7 @@
 namespace nram {
 
 // Published versions as others see them: which there are, their regions, and how mapped ones go on to the next
-// (adr/0019). Thread-safe, but for calls about the same view at the same time.
+// (adr/0019). Thread-safe, except for calls about the same view at the same time.
 class Observer {
  public:
   // All outlive it.
@@ -30,7 +30,7 @@ class Observer {
   struct View {
     std::shared_ptr<Publication> publication;
     std::shared_ptr<const PublicationRecord> record;  // changed under mu_, by Next alone
-    std::vector<Segment*> segments;                   // those that are mapped still, in any order
+    std::vector<Segment*> segments;                   // the ones still mapped, in any order
   };
   struct Opened {
     std::unique_ptr<View> view;
@@ -44,8 +44,8 @@ class Observer {
   // Before the segment is unmapped.
   void Forget(const Segment* segment);
 
-  // Goes on to the newest version, as soon as that is above the present one. Pages that it shares with the present one
-  // stay here. Nobody may use the view's mappings meanwhile. After an error all is as before. DEADLINE_EXCEEDED: there
+  // Goes on to the newest version, as soon as that is above the present one. Pages that the two share remain resident.
+  // The program must not use the view's mappings meanwhile. After an error all is as before. DEADLINE_EXCEEDED: there
   // was no newer one until `deadline_ns`. FAILED_PRECONDITION: the newer one lacks a mapping of these, or has another
   // length of it. INVALID_ARGUMENT: the segment is not observed. Blocks for four times the timeout besides.
   absl::StatusOr<uint64_t> Next(const SegmentRef& segment, int64_t deadline_ns);
@@ -63,7 +63,7 @@ class Observer {
   };
   absl::StatusOr<std::shared_ptr<Publication>> FindPublication(const std::string& name);
   View* FindView(const Segment* segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Opens the newest version's regions for the view's mappings, and finds what has changed.
+  // Opens the newest version's regions for the view's mappings, and finds the changed pages.
   absl::StatusOr<std::vector<Move>> Prepare(const View& view, const PublicationRecord& record) const;
   absl::Status FindChanges(Move* move) const;
   void Exchange(Move* move);

@@ -10,7 +10,7 @@
 namespace nram {
 namespace {
 
-// Of a run of first writes, at most so much is copied: room for copies is for pages that are written.
+// The most of a run of first writes that is copied: the room for copies is for pages that are written.
 constexpr uint64_t kCopiedBytes = 128 * kKiB;
 
 }  // namespace
@@ -45,7 +45,7 @@ void PageIn::Handle(const Userfault::Fault& fault, std::byte* buffer) {
   Counters::Add(&counters_->faults, 1);
   const SegmentRef segment = index_->Find(fault.address);
   if (!segment) {
-    // It is being unmapped; whoever uses it still is to find that out.
+    // It is being unmapped; a thread that still uses it learns that.
     auto* const at = reinterpret_cast<std::byte*>(fault.address / 4096 * 4096);
     userfault_->Wake(at, 4096);
     return;
@@ -142,8 +142,8 @@ bool PageIn::Fetch(const SegmentRef& segment, uint64_t page, bool write, std::by
     ahead_->Start(segment, plan.ahead, plan.writable, /*wanted=*/false);
   }
   std::byte* const data = window.has_value() ? ahead_->data(*window) : page_buffer;
-  // Others of the window may be on a server that is away: what is waited for is one page, which has half of the time
-  // for itself.
+  // The window's other pages may be on an absent server. The thread waits for one page, which has half of the time for
+  // itself.
   const int64_t now_ns = MonotonicNs();
   const int64_t first_try_ns = run.count > 1 ? now_ns + (deadline_ns - now_ns) / 2 : deadline_ns;
   absl::Status status = Read(segment, run, data, first_try_ns);
@@ -198,7 +198,7 @@ bool PageIn::LetWrite(const SegmentRef& segment, uint64_t page) {
       opened = copies_->Copy(segment, rest, /*note=*/!plan.sure);
       copied = opened > 0 ? copied + opened : most_copied;  // no room for another one now
     }
-    // Pages on their way in or out, or writable already, stay as they are.
+    // Pages on their way in or out, or writable already, do not change.
     if (at == 0 && opened == 0) return false;
     at += std::max<uint64_t>(opened, 1);
   }

@@ -34,8 +34,8 @@ class PageIn {
   static absl::StatusOr<std::unique_ptr<PageIn>> New(PageInOptions options, PublishGate* gate, Userfault* userfault,
                                                      SegmentIndex* index, Residency* residency, ChunkSums* sums,
                                                      BoundCopies* copies, Counters* counters);
-  // Blocks until the fault is answered, or somebody else is going to answer it; at most for the timeout. `buffer`: of a
-  // page.
+  // Blocks until the fault is answered, or another thread is going to answer it; at most for the timeout. `buffer`: of
+  // a page.
   void Handle(const Userfault::Fault& fault, std::byte* buffer);
 
   // Lost pages are to be tried again.
@@ -43,10 +43,10 @@ class PageIn {
   // From now on the segment's pages are not read ahead; waits until none of them is in a buffer. It must not be found
   // in the index any more.
   void Forget(Segment* segment);
-  // The segment, which stays, has another region now: waits until nothing of the former one is in a buffer.
+  // The segment, which remains mapped, has another region now: waits until no page of the former one is in a buffer.
   void ForgetAhead(Segment* segment);
 
-  // From now on at most so many pages are fetched at once.
+  // From now on at most `window_pages` are fetched at once.
   void SetWindow(uint64_t window_pages);
 
   AheadWindows* ahead() { return ahead_.get(); }

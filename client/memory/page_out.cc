@@ -11,8 +11,8 @@
 namespace nram {
 namespace {
 
-// ThreadSanitizer does not see that the kernel stops who writes to a protected page: to it this reads what others
-// write.
+// ThreadSanitizer does not see that the kernel stops a thread that writes to a protected page. It would report a race
+// here.
 __attribute__((no_sanitize("thread"))) bool IsZero(const std::byte* data, size_t bytes) {
   const auto* const words = reinterpret_cast<const uint64_t*>(data);
   for (size_t i = 0; i < bytes / sizeof(uint64_t); i += 8) {
@@ -80,12 +80,12 @@ void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, Aft
   const uint64_t end = first + count;
   const uint64_t longest = std::clamp<uint64_t>(kRunBytesMax / segment->page_bytes, 1, kRunPagesMax);
   for (uint64_t page = first; page < end && (may_stay || status_.ok());) {
-    // Of one span: its servers are the same.
+    // Only pages of one span, which have the same servers.
     const uint64_t span_end = (page * segment->page_bytes / kSpanBytes + 1) * kSpanBytes;
     const uint64_t most = std::clamp<uint64_t>(span_end / segment->page_bytes - page, 1, longest);
     Take(segment.get(), page, std::min(most, end - page), after, may_stay, &taken);
     if (taken.pages + taken.staying == 0) {
-      // Not ours to take; but what is here must be in the queue to leave one day.
+      // Not ours to take; but each resident page must be in the queue, to be evicted one day.
       PageWord& word = segment->word(page);
       const PageState state = word.state();
       const bool is_written = state == PageState::kWriting || state == PageState::kDirtyCopied;
@@ -183,7 +183,7 @@ void PageOut::Send(Lane* lane) {
 void PageOut::SetDone(size_t lane, bool done) {
   MutexLock lock(&mu_);
   done_[lane] = done;
-  // Under the lock: whoever sees that all is done may end this object.
+  // Under the lock: a thread that sees that all is done may end this object.
   if (done) ended_.Signal();
 }
 
@@ -292,7 +292,7 @@ void PageOut::EndWritten(Segment* segment, uint64_t first, uint64_t count, const
       becomes[droppable++] = empty ? PageState::kEmpty : PageState::kRemote;
       continue;
     }
-    // Somebody is about to write to it: it stays.
+    // A thread is about to write to it: it remains resident.
     drop(i);
     EndWritable(segment, first + i, still);
     residency_->Enter(*segment, first + i, 1);

@@ -24,8 +24,9 @@ namespace nram {
 // Writes pages back to their servers, several runs at a time, and drops them from local memory if asked. For one thread
 // at a time; the PageOuts of other threads may work on the same pages.
 //
-// Each page is protected first. Then the chunks that servers do not have are sent from where they lie. When servers
-// have them, the page is dropped. A thread that writes to the page meanwhile sleeps until then, and the page stays.
+// Each page is protected first. Then the chunks that servers do not have are sent in place, without a copy. When
+// servers have them, the page is dropped. A thread that writes to the page meanwhile sleeps until then, and the page
+// remains resident.
 //
 // Of a segment that is being published only bound pages are written back (publish_gate.h).
 class PageOut {
@@ -33,7 +34,7 @@ class PageOut {
   enum class After { kKeep, kDrop };
   static constexpr uint64_t kRunPagesMax = 256;
   static constexpr uint64_t kRunBytesMax = kMiB;
-  // Nobody who has other writes to do waits longer for one write.
+  // A thread with other writes to do waits no longer than this for one write.
   static constexpr int64_t kPatienceMs = 100;
 
   PageOut(PublishGate* gate, Userfault* userfault, Residency* residency, ChunkSums* sums, Counters* counters,
@@ -51,7 +52,8 @@ class PageOut {
            int64_t deadline_ns = INT64_MAX);
   // Waits until a run that is under way has ended, or until `deadline_ns`. Returns at once if none is under way.
   void WaitAny(int64_t deadline_ns = INT64_MAX);
-  // The pages that Add(kKeep) has passed over because somebody else is writing them, or a copy of them; forgets them.
+  // The pages that Add(kKeep) has passed over because another thread is writing them back, or a copy of them; forgets
+  // them.
   std::vector<uint64_t> TakePassed() { return std::exchange(passed_, {}); }
   // Waits for all runs, then TakeError().
   absl::Status Finish();
@@ -97,11 +99,11 @@ class PageOut {
   // Finds the chunks of a protected page that its servers do not have.
   void FindMasks(const Segment& segment, uint64_t page, PageState was, absl::Span<ChunkMask> masks) const;
   void EndLane(Lane* lane);
-  // For pages that are kWriting: servers have them now, because they were sent or because nothing had changed.
+  // The pages are kWriting. Servers have them now, because they were sent or had not changed.
   void EndWritten(Segment* segment, uint64_t first, uint64_t count, const PageState* was, After after, bool sent);
-  // For pages that are kWriting, and of which servers may have something or not.
+  // The pages are kWriting. Servers may have all, some or none of their changes.
   void EndFailed(Segment* segment, uint64_t first, uint64_t count);
-  // For pages that are kWriting, and as they were.
+  // The pages are kWriting. They were not sent.
   void EndUnsent(Segment* segment, uint64_t first, uint64_t count, const PageState* was);
   void EndUnsentPage(Segment* segment, uint64_t page, PageState was) ABSL_SHARED_LOCKS_REQUIRED(gate_);
   // Makes a page writable again that is kWriting or kBusy.

@@ -56,7 +56,7 @@ void PagePlacer::Open(const SegmentRef& segment, const Run& run, PageState to) {
 
 std::vector<PagePlacer::Refused> PagePlacer::PutIn(const SegmentRef& segment, uint64_t lowest, uint64_t count,
                                                    const std::byte* data, bool protect, PageState to) {
-  // To the end: a page may be there, and written to, before others are tried.
+  // Held to the end: the program may write to a placed page before the others are tried.
   const GateShared lock(gate_);
   std::vector<Refused> refused;
   if (count > 1 && userfault_->Copy(segment->address(lowest), data, count * page_bytes_, protect).ok()) {

@@ -40,19 +40,19 @@ class PagePlacer {
   // Claims pages of the run that are `from`, from its first on, up to the first that is something else. Returns how
   // many; they are kBusy, and the caller's to end.
   uint64_t Claim(const Segment& segment, const Run& run, PageState from);
-  // Ends kBusy for all pages of the run; whoever waits for them looks again.
+  // Ends kBusy for all pages of the run; threads that wait for them look again.
   void Unclaim(const SegmentRef& segment, const Run& run, PageState to);
 
-  // Blocks until there is budget for so many pages. RESOURCE_EXHAUSTED after `deadline_ns`, for several pages sooner:
-  // budget for many is rarely free while others take each page that becomes free.
+  // Blocks until there is budget for `pages`. RESOURCE_EXHAUSTED after `deadline_ns`, for several pages sooner: budget
+  // for many is rarely free while others take each page that becomes free.
   absl::Status TakeBudget(uint64_t pages, int64_t deadline_ns);
 
   // Puts claimed pages, which have budget, in place from `data`, and ends kBusy. A page that the kernel refuses is
   // lost, and its budget returned. While the machine, or the memory cgroup, has no room, it is tried again, for a
   // second at most; then only `demanded`, for which a thread has faulted, is lost, and the others are as they were
   // before they were claimed: remote, or empty. (Large pages are lost: part of one may be in place.) `writable`: the
-  // pages are about to be written, so their first writes are not told. `empty`: `data` is zeros that no server has. A
-  // writable page that comes alone is noted in ChunkSums: little of it may change, while streams write all of theirs.
+  // pages are about to be written, so their first writes raise no fault. `empty`: `data` is zeros that no server has. A
+  // single writable page is noted in ChunkSums: little of it may change, while streams write whole pages.
   void Place(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool writable,
              bool empty, std::optional<uint64_t> demanded);
 

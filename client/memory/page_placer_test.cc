@@ -1,4 +1,4 @@
-// Pages that the kernel has no room for. Its answers are this program's: it has an ioctl(2) of its own.
+// Pages that the kernel has no memory for. The test plays the kernel by an ioctl(2) of its own.
 
 #include "client/memory/page_placer.h"
 
@@ -21,7 +21,7 @@
 
 namespace {
 
-// Copies to these addresses find no room, so many times.
+// Copies to these addresses find no memory, this number of times.
 std::atomic<uintptr_t> no_room_begin{0}, no_room_end{0};
 std::atomic<int> no_room_left{0}, no_room_told{0};
 
@@ -120,7 +120,7 @@ TEST_F(PagePlacerTest, PagesThatNobodyHasAskedForStayRemote) {
   for (const uint64_t page : {2, 3}) EXPECT_EQ(segment_->word(page).state(), PageState::kRemote);
   for (const uint64_t page : {0, 1, 4, 5, 6, 7}) ExpectPlaced(page);
   EXPECT_EQ(residency_->resident_pages(), kPages - 2);
-  // They come when there is room.
+  // They are placed when there is memory.
   no_room_left = 0;
   Place(2, 2, /*demanded=*/2);
   for (const uint64_t page : {2, 3}) ExpectPlaced(page);

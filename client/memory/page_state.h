@@ -6,7 +6,7 @@
 
 namespace nram {
 
-// The state of a page of nram memory: a byte a page, by which threads agree who may do what:
+// The state of a page of nram memory: a byte for each page, by which threads agree on their rights:
 //
 //            fault             fault, read-ahead
 //   kEmpty --------> kBusy <--------------------- kRemote      kBusy belongs to the one thread (or buffer) that
@@ -23,11 +23,11 @@ namespace nram {
 //               v
 //            kDirtyCopied ---> kDirty
 //
-// A bound page is of a version that is being published (publisher.h): it goes to servers before anything that was
-// written later. What is dirty in its segment meanwhile was written after the flip, and stays until the seal.
+// A bound page is of a version that is being published (publisher.h): it is sent to servers before anything that was
+// written later. Dirty pages of its segment meanwhile were written after the flip, and are not sent before the seal.
 //
 // A thread of the program that needs a kBusy page, or writes to a kWriting or a bound one, sleeps in the kernel.
-// kWaiter says that there may be such a thread: whoever ends the state wakes it, and it looks again (EndPage in
+// kWaiter says that there may be such a thread: the thread that ends the state wakes it, and it looks again (EndPage in
 // segment.h).
 enum class PageState : uint8_t {
   kEmpty = 0,       // zeros; nowhere
@@ -36,26 +36,26 @@ enum class PageState : uint8_t {
   kCleanEmpty = 3,  // here, protected, zeros that no server has
   kClean = 4,       // here, protected, as on servers
   kDirtyEmpty = 5,  // here, writable; no server has it
-  kDirty = 6,       // here, writable; servers have what it was
-  kDirtyNoted = 7,  // the same, and ChunkSums may know what that was
+  kDirty = 6,       // here, writable; servers have its former content
+  kDirtyNoted = 7,  // the same, and ChunkSums may have the sums of that content
   kWriting = 8,     // here, protected; on its way to servers
   kLost = 9,        // cannot be had; touching it is SIGBUS
-  // Here, protected, with what it had at the flip, when it was what the dirty state of that name says.
+  // Here, protected, with its content of the flip. Its state then was the dirty one of the same name.
   kBoundEmpty = 10,
   kBound = 11,
   kBoundNoted = 12,
-  kDirtyCopied = 13,  // here, writable; a copy of what it had at the flip is on its way to servers, and goes first
+  kDirtyCopied = 13,  // here, writable; a copy of its content of the flip is on its way to servers, and is sent first
 };
 
-// A state and what goes with it.
+// A state and its flags.
 class PageWord {
  public:
   static constexpr uint8_t kWaiter = 0x10;
-  static constexpr uint8_t kReferenced = 0x20;  // deserves another round before it leaves
+  static constexpr uint8_t kReferenced = 0x20;  // deserves another round before it is evicted
   static constexpr uint8_t kQueued = 0x40;      // has an entry in the eviction queue
   static constexpr uint8_t kPinned = 0x80;
 
-  // In one order with End, so that whoever waits by Segment::ended misses none.
+  // In one order with End, so that a thread that waits by Segment::ended misses none.
   PageState state() const { return StateOf(word_.load()); }
   bool Has(uint8_t flag) const { return (word_.load(std::memory_order_acquire) & flag) != 0; }
   // True if it was set before.
@@ -77,7 +77,7 @@ class PageWord {
   }
   bool Change(PageState from, PageState to) { return Change(&from, to); }
 
-  // Notes that somebody waits for the end of `state`. False: it is over.
+  // Notes that a thread waits for the end of `state`. False: it is over.
   bool WaitFor(PageState state) {
     uint8_t seen = word_.load(std::memory_order_acquire);
     while (StateOf(seen) == state) {
@@ -86,7 +86,7 @@ class PageWord {
     return false;
   }
 
-  // Ends kBusy or kWriting; only whoever made the page so calls it. True: somebody is to be woken.
+  // Ends kBusy or kWriting. Only the thread that entered the state calls it. True: a waiter is to be woken.
   bool End(PageState to) {
     uint8_t seen = word_.load(std::memory_order_relaxed);
     while (!word_.compare_exchange_weak(seen, (seen & ~(kStateMask | kWaiter)) | static_cast<uint8_t>(to))) {
@@ -103,7 +103,7 @@ class PageWord {
 };
 static_assert(sizeof(PageWord) == 1);
 
-// Of eight PageWords in one number: 0x10 in each byte whose state is one of [first, last].
+// `eight` has eight PageWords. The result has 0x10 in each byte whose state is one of [first, last].
 inline constexpr uint64_t StatesBetween(uint64_t eight, PageState first, PageState last) {
   constexpr uint64_t kOnes = 0x0101010101010101;
   const uint64_t states = eight & 0x0F * kOnes;
@@ -120,7 +120,7 @@ inline bool IsResident(PageState state) {
 inline bool IsClean(PageState state) { return state == PageState::kClean || state == PageState::kCleanEmpty; }
 inline bool IsDirty(PageState state) { return state >= PageState::kDirtyEmpty && state <= PageState::kDirtyNoted; }
 
-// A dirty state's bound one, and back. Others stay as they are.
+// A dirty state's bound one, and back. Others do not change.
 inline constexpr int kBoundLessDirty = static_cast<int>(PageState::kBound) - static_cast<int>(PageState::kDirty);
 inline PageState BoundOf(PageState state) {
   return IsDirty(state) ? static_cast<PageState>(static_cast<int>(state) + kBoundLessDirty) : state;

@@ -13,9 +13,9 @@
 
 namespace nram {
 
-// The demands of publishing on all who handle pages (adr/0019). Thread-safe.
+// The demands of publishing on all code that handles pages (adr/0019). Thread-safe.
 //
-// A lock, shared around what changes a page's protection and its state together, and never held over the network. A
+// A lock. Code that changes a page's protection and its state together holds it shared, and never over the network. A
 // publication holds it alone while it flips: so it sees each page either before such a change or after it. Of a segment
 // that is being published, from the flip to the seal, only bound pages go to servers, and nothing is trimmed there.
 //
@@ -67,8 +67,8 @@ class ABSL_LOCKABLE PublishGate {
     return absl::OkStatus();
   }
 
-  // The publisher's, which publishes the segments from here to EndPublish. Blocks while something is trimmed there,
-  // and what is to be trimmed waits. DEADLINE_EXCEEDED: it has not begun.
+  // For the publisher, which publishes the segments from here to EndPublish. Blocks while something is trimmed there,
+  // and later trims wait. DEADLINE_EXCEEDED: it has not begun.
   absl::Status BeginPublish(absl::Span<const SegmentRef> segments, int64_t deadline_ns) {
     MutexLock lock(&turns_mu_);
     for (const SegmentRef& segment : segments) turns_[segment.get()].published = true;

@@ -1,4 +1,4 @@
-// The parts of publishing memory that need no pool and no faults: copies of bound pages, and what a flush waits for.
+// The parts of publishing memory that need no pool and no faults: copies of bound pages, and the waits of a flush.
 
 #include <atomic>
 #include <memory>
@@ -50,7 +50,7 @@ TEST_F(PublishPartsTest, AThreadThatComesTooLateForACopyEndsNothing) {
   {
     const GateAlone alone(&gate_);
     late = std::thread([&] { copied = copies->Copy(segment_, {0, 1, 1}, /*note=*/false); });
-    // It has its room, and waits for the gate.
+    // It has its memory, and waits for the gate.
     EXPECT_TRUE(PollUntil(DeadlineAfterMs(kPatienceMs), 1, [&] { return residency_->resident_pages() == 1; }));
     // The version is given up.
     EXPECT_TRUE(word(0).Change(PageState::kBound, PageState::kDirty));

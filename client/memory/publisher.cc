@@ -21,7 +21,7 @@ constexpr size_t kLanes = 16;
 // How often to see whether the version has to be given up.
 constexpr int64_t kTickMs = 20;
 constexpr int64_t kLookAgainMs = 1'000;
-// Protecting so many pages once more costs less than another call of the kernel, which interrupts all who run.
+// Protecting this many pages once more costs less than another system call, which interrupts all running threads.
 constexpr uint64_t kProtectAcross = 128;
 
 int64_t NowOfUnixNs() {
@@ -81,7 +81,8 @@ void Publisher::Add(Segment* segment, std::unique_ptr<Publication> former) {
   auto stream = std::make_unique<Stream>();
   stream->publication = std::move(former);
   if (stream->publication != nullptr) {
-    // They stay as a later publication's history says. If they cannot be listed now, they stay until they are dropped.
+    // A later publication's history tells how long they are kept. If they cannot be listed now, they are kept until
+    // they are dropped.
     auto records = stream->publication->List(DeadlineAfterMs(options_.io_timeout_ms));
     if (records.ok()) stream->kept.assign(records->begin(), records->end());
     stream->begun = stream->ended = stream->publication->NextNumber() - 1;
@@ -109,7 +110,7 @@ void Publisher::Forget(Segment* segment, bool destroys) {
   if (destroys && stream != nullptr && stream->publication != nullptr) (void)stream->publication->Destroy();
 }
 
-// --- What the caller of Publish does.
+// --- The part of the thread that calls Publish.
 
 absl::StatusOr<Publisher::Stream*> Publisher::CheckRequest(const PublishRequest& request) {
   if (request.segments.empty() || request.segments.size() > kSegmentsMax || request.history < 1) {
@@ -174,7 +175,7 @@ absl::Status Publisher::Begin(Job* job, int64_t deadline_ns) {
   record->arrays = job->request.arrays;
   const uint64_t servers = CountServers(*pool_);
   for (const SegmentRef& segment : job->request.segments) {
-    // The servers' answers are filled in later, and take hardly more room: so much is enough to look at the rest.
+    // The servers' answers are filled in later, and take hardly more room: these fields are enough to check the others.
     // Servers that have nothing of a region are no members.
     const uint64_t copies = RoundUp(segment->length(), kSpanBytes) / kSpanBytes * kReplicasMax;
     const std::vector<uint64_t> members(std::min(servers, copies), UINT64_MAX);
@@ -207,7 +208,7 @@ void Publisher::Flip(const Job& job) {
       if (end > begin) userfault_->Protect(segment->address(begin), (end - begin) * segment->page_bytes);
     };
     const auto find = [&](uint64_t page) {
-      return segment->Find(page, PageState::kDirtyEmpty, PageState::kWriting);  // what can be written to, and that
+      return segment->Find(page, PageState::kDirtyEmpty, PageState::kWriting);  // writable pages, and kWriting ones
     };
     for (uint64_t page = find(0); page < segment->pages(); page = find(page + 1)) {
       PageWord& word = segment->word(page);
@@ -312,7 +313,7 @@ absl::Status Publisher::Drop(const Segment& segment, uint64_t version) {
   return status;
 }
 
-// --- What the thread does.
+// --- The part of the publisher's thread.
 
 void Publisher::Run() {
   pthread_setname_np(pthread_self(), "nram-publish");
@@ -325,7 +326,7 @@ void Publisher::Run() {
       job = std::move(job_);
     }
     const absl::Status status = Execute(job.get());
-    // It has no segment from here on; what is unmapped waits for the turn.
+    // It has no segment from here on. An unmap waits for the turn.
     job->request.segments.clear();
     MutexLock lock(&mu_);
     Tell(job.get(), status);
@@ -336,7 +337,7 @@ void Publisher::Run() {
 void Publisher::Tell(Job* job, const absl::Status& status) {
   Stream* const stream = job->stream;
   stream->ended = job->record.number;
-  // To AwaitPublished these two are something else: that it is still under way, and that there is no such version.
+  // AwaitPublished gives these two another meaning: still under way, and no such version.
   const bool is_final = !absl::IsDeadlineExceeded(status) && !absl::IsInvalidArgument(status);
   if (!status.ok()) {
     stream->failures[job->record.number] = is_final ? status : absl::UnavailableError(status.message());
@@ -389,7 +390,7 @@ absl::Status Publisher::Commit(Job* job) {
       return absl::OkStatus();
     }
     case Publication::Standing::kUnsure:
-      // It goes as those before it do.
+      // It is dropped in its turn, as those before it.
       stream->kept.push_back(job->record);
       return absl::UnknownError(absl::StrCat("version ", job->record.number,
                                              " may exist or not until the next one is published: ", status.message()));
@@ -435,10 +436,10 @@ absl::Status Publisher::Send(Job* job, PageOut* out) {
       // Copies first: they make room for others.
       NRAM_RETURN_IF_ERROR(copies_->Pump());
       if (out->full()) {
-        // Pages that wait for a lane are bound still: who writes to one goes on with a copy.
+        // Pages that wait for a lane are still bound: a thread that writes to one goes on with a copy.
         out->WaitAny(DeadlineAfterMs(kTickMs));
       } else if (!SendSome(segment, &page, out)) {
-        page = 0;  // some may have come back
+        page = 0;  // some may be bound again
         AwaitSome(segment.get(), out);
       }
       if (absl::Status failed = out->TakeError(); !failed.ok()) return failed;

@@ -27,7 +27,7 @@ namespace nram {
 
 struct PublisherOptions {
   int64_t io_timeout_ms = 10'000;
-  // A version is given up if budget has been wanted for so long and nothing of it has left meanwhile.
+  // A version is given up if threads have waited this long for budget, and none of its pages has been sent meanwhile.
   int64_t patience_ms = 250;
   int64_t seal_patience_ms = 1'000;  // the same while servers seal it
   // As PublishRequest::most, of any publication: 2 or more, and fewer than a region and a record can have.
@@ -36,15 +36,15 @@ struct PublisherOptions {
 
 // The answer to a new version that would be one too many.
 enum class WhenFull {
-  kDropOldest,  // versions go, the oldest first, observed or not
-  kWait,        // until observers have let go of one
+  kDropOldest,  // drops versions, the oldest first, observed or not
+  kWait,        // until observers have released one
   kFail,
 };
 
 struct PublishRequest {
   std::vector<SegmentRef> segments;  // of this handle; the first one's name is the publication's
   VersionKeep keep = VersionKeep::kWithOwner;
-  uint32_t history = 2;  // published versions that stay, this one included, besides held ones; 1 or more
+  uint32_t history = 2;  // published versions to keep, this one included, besides held ones; 1 or more
   uint64_t step = 0;
   std::string header_json;
   // Versions that there may be at a time, held ones and this one included: 2 or more; 0:
@@ -55,9 +55,9 @@ struct PublishRequest {
   std::vector<PublishedArray> arrays;
 };
 
-// Makes versions of mapped memory, one at a time (adr/0019). Publish fixes what is there: dirty pages become bound. A
-// thread sends them, or copies that the program has made them leave behind (bound_copies.h); when servers have all of
-// them, they seal the version, and a record says that it is there. Thread-safe.
+// Makes versions of mapped memory, one at a time (adr/0019). Publish fixes the present content: dirty pages become
+// bound. A thread sends them, or the copies made before the program wrote to them again (bound_copies.h). When servers
+// have all of them, they seal the version, and a record says that it is there. Thread-safe.
 class Publisher {
  public:
   static constexpr uint32_t kSegmentsMax = 64;
@@ -68,7 +68,7 @@ class Publisher {
   // Every segment must have been forgotten.
   ~Publisher();
 
-  // The segment can be published from now on. `former`: what an earlier owner has published; may be null.
+  // The segment can be published from now on. `former`: an earlier owner's publication; may be null.
   void Add(Segment* segment, std::unique_ptr<Publication> former);
   // From now on the segment is not published; waits for a publication of it. `destroys`: so is its record.
   void Forget(Segment* segment, bool destroys);
@@ -83,8 +83,8 @@ class Publisher {
   // published by that segment's name, or not that version. UNKNOWN: servers have not answered whether it is there.
   // It is there when a later version is, and this says so then. Else why it could not be published.
   absl::Status AwaitPublished(const Segment& segment, uint64_t version, int64_t deadline_ns);
-  // The version is not there from now on; what only it has is freed, when nobody observes it any more. Blocks while a
-  // publication is under way, for as long as that takes. NOT_FOUND.
+  // The version does not exist from now on. Pages that only it has are freed when no client observes it any more.
+  // Blocks while a publication is under way, for as long as that takes. NOT_FOUND.
   absl::Status Drop(const Segment& segment, uint64_t version);
 
  private:
@@ -92,10 +92,10 @@ class Publisher {
   static constexpr size_t kHeldMax = 1'024;  // as many as a region can have
   static constexpr size_t kLookAtHeld = 16;
 
-  // Dropped, but somebody may observe it still.
+  // Dropped, but a client may still observe it.
   struct HeldVersion {
     PublicationRecord record;  // without its header and arrays
-    bool told = false;         // servers drop it when nobody does
+    bool told = false;         // servers drop it when no client observes it
   };
 
   // The versions of one name.
@@ -103,7 +103,7 @@ class Publisher {
     std::shared_ptr<Publication> publication;  // null: nothing yet
     std::deque<PublicationRecord> kept;        // the oldest first
     std::deque<HeldVersion> held;
-    size_t look_at = kLookAtHeld;  // when `held` has so many, servers are asked which have gone
+    size_t look_at = kLookAtHeld;  // when `held` has this many, servers are asked which are gone
     uint64_t begun = 0;
     uint64_t ended = 0;
     std::map<uint64_t, absl::Status> failures;  // of the newest that have ended
@@ -117,10 +117,10 @@ class Publisher {
     // Of IsStalled.
     uint64_t bound_pages = 0;
     int64_t moved_ns = 0;
-    int64_t free_ns = 0;  // when nobody waited for budget, for the last time
+    int64_t free_ns = 0;  // the last time when no thread waited for budget
   };
 
-  // Only one thread has the turn, and with it all Streams' parts but what AwaitPublished reads.
+  // Only one thread has the turn, and with it all parts of the Streams except those that AwaitPublished reads.
   void AwaitTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndTurnLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Stream*> CheckRequest(const PublishRequest& request);
@@ -133,12 +133,12 @@ class Publisher {
   void Flip(const Job& job);
 
   void Run();
-  // Whoever waits for the version hears how it has ended.
+  // Tells the waiters for the version how it has ended.
   void Tell(Job* job, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of the thread.
   absl::Status Execute(Job* job);
   absl::Status Send(Job* job, PageOut* out);
-  // Waits until some of the segment's bound pages have gone.
+  // Waits until some of the segment's bound pages are sent.
   void AwaitSome(Segment* segment, PageOut* out);
   // Sends some bound pages of the segment from *page on, and moves that. False: there are none.
   bool SendSome(const SegmentRef& segment, uint64_t* page, PageOut* out);
@@ -150,10 +150,10 @@ class Publisher {
   bool IsStalled(Job* job, int64_t patience_ms);
   absl::Status Stalled() const;
   void DropOld(Job* job);
-  // True if it is gone everywhere, or nobody here can drop it.
+  // True if no server has it any more, or this client cannot drop it.
   bool DropVersions(const PublicationRecord& record, bool force = false);
   void Hold(Stream* stream, PublicationRecord record);
-  // `all`: also those that servers have been told of, to see which have gone.
+  // `all`: also those that servers know of, to see which are gone.
   void DropHeld(Stream* stream, bool all = false);
 
   const PublisherOptions options_;
@@ -167,7 +167,7 @@ class Publisher {
 
   Mutex mu_;
   CondVar changed_;
-  bool busy_ ABSL_GUARDED_BY(mu_) = false;  // somebody has the turn
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;  // a thread has the turn
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<Job> job_ ABSL_GUARDED_BY(mu_);  // for the thread
   std::map<const Segment*, std::unique_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);

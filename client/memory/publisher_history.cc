@@ -13,7 +13,7 @@
 namespace nram {
 namespace {
 
-constexpr int64_t kRoomPauseMs = 20;  // between two looks at whether observers have let go; they begin with 1 ms
+constexpr int64_t kRoomPauseMs = 20;  // the longest pause between looks whether observers have released versions
 
 }  // namespace
 
@@ -22,12 +22,12 @@ absl::Status Publisher::MakeRoom(Stream* stream, const PublishRequest& request) 
   const auto is_full = [&] { return stream->kept.size() + stream->held.size() >= most; };
   if (is_full()) DropHeld(stream, /*all=*/true);
   if (!is_full()) return absl::OkStatus();
-  // Those that would go with the next one anyway; but the newest stays until there is a newer one.
+  // Drops those that the next one would drop anyway; but the newest is kept until there is a newer one.
   const size_t stay = std::clamp<size_t>(request.history - 1, 1, most - 1);
   while (is_full() && stream->kept.size() > stay) NRAM_RETURN_IF_ERROR(ForgetOldest(stream));
   const int64_t deadline_ns = DeadlineAfterMs(request.when_full == WhenFull::kWait ? request.wait_ms : 0);
   for (int64_t pause_ms = 1;; pause_ms = std::min(2 * pause_ms, kRoomPauseMs)) {
-    // Those that nobody observes first.
+    // Unobserved versions first.
     DropHeld(stream, /*all=*/true);
     while (request.when_full == WhenFull::kDropOldest && is_full() && !stream->held.empty() &&
            DropVersions(stream->held.front().record, /*force=*/true)) {
@@ -54,7 +54,7 @@ bool Publisher::DropVersions(const PublicationRecord& record, bool force) {
       MutexLock lock(&mu_);
       if (const auto it = segments_.find(place.region); it != segments_.end()) segment = SegmentRef(it->second);
     }
-    // Another owner drops what no record names.
+    // Another owner drops versions that no record names.
     if (!segment) continue;
     const auto dropped =
         segment->region()->DropVersions(place.number, place.number, force, {.timeout_ms = options_.io_timeout_ms});

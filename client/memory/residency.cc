@@ -11,7 +11,7 @@
 namespace nram {
 namespace {
 
-// Of the pages that leave while too many are here, faults have one in so many.
+// While too many pages are here, faults get one of this many evicted pages.
 constexpr uint64_t kFaultsShare = 8;
 
 uint64_t LowOf(uint64_t limit_pages, uint64_t window_pages) {

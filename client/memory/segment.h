@@ -45,12 +45,12 @@ struct Segment : public StreamArea {
   bool Contains(uintptr_t key) const {
     return key >= reinterpret_cast<uintptr_t>(base()) && key - reinterpret_cast<uintptr_t>(base()) < length();
   }
-  // Nobody may use the addresses any more.
+  // No thread may use the addresses any more.
   void Unmap() { space_ = Mapping(); }
   PageWord& word(uint64_t page) const { return reinterpret_cast<PageWord*>(words_.data())[page]; }
 
   // The first page at `page` or after it whose state is one of [first, last]; pages() if there is none. Looks at eight
-  // at a time: what has none costs a tenth of a nanosecond a page.
+  // at a time: others cost a tenth of a nanosecond a page.
   uint64_t Find(uint64_t page, PageState first, PageState last) const {
     static_assert(std::endian::native == std::endian::little);
     constexpr uint64_t kEight = sizeof(uint64_t);
@@ -64,8 +64,8 @@ struct Segment : public StreamArea {
     return pages();
   }
 
-  // Of a segment that is observed it changes (SegmentIndex::Exchange). Whoever has taken a page, or a window, may use
-  // the one that it got then until it ends the page.
+  // Changes while the segment is observed (SegmentIndex::Exchange). A thread that has taken a page, or a window, may
+  // use the region that it got then until it ends the page.
   Region* region() const { return region_.load(std::memory_order_acquire); }
 
   SegmentOwner owner = SegmentOwner::kProgram;
@@ -86,7 +86,7 @@ struct Segment : public StreamArea {
     // From here on the segment may be gone; the kernel looks at the address alone.
     if (users_.fetch_sub(1, std::memory_order_acq_rel) == (kAwaited | 1)) FutexWakeAll(&users_);
   }
-  // Blocks until there are none, for as long as their deadlines. Nobody may find the segment in the index any more.
+  // Blocks until there are none, at most until their deadlines. The segment must not be in the index any more.
   void AwaitUnused() {
     users_.fetch_or(kAwaited, std::memory_order_acq_rel);
     uint32_t seen;
@@ -135,8 +135,8 @@ class SegmentRef {
   Segment* segment_ = nullptr;
 };
 
-// Ends kBusy or kWriting; only whoever made the page so may call this. The page becomes `to`, and everybody who waits
-// for that looks again: threads of the program, which sleep in the kernel, and calls, which wait for Segment::ended.
+// Ends kBusy or kWriting. Only the thread that entered the state may call this. The page becomes `to`, and all waiters
+// look again: threads of the program, which sleep in the kernel, and calls, which wait for Segment::ended.
 inline void EndPage(Segment* segment, uint64_t page, PageState to, Userfault* userfault) {
   if (segment->word(page).End(to)) userfault->Wake(segment->address(page), segment->page_bytes);
   segment->ended.Notify();
@@ -156,7 +156,7 @@ class SegmentIndex {
     const size_t count = CountUpTo(reinterpret_cast<uintptr_t>(segment->base()));
     segments_.insert(segments_.begin() + static_cast<ptrdiff_t>(count), std::move(segment));
   }
-  // From now on nobody finds the segment; operations that have it may still use it. Null if none begins there.
+  // From now on no thread finds the segment; operations that have it may still use it. Null if none begins there.
   std::unique_ptr<Segment> Remove(const void* base) {
     WriterLock lock(&mu_);
     const size_t count = CountUpTo(reinterpret_cast<uintptr_t>(base));
@@ -165,7 +165,7 @@ class SegmentIndex {
     segments_.erase(segments_.begin() + static_cast<ptrdiff_t>(count - 1));
     return segment;
   }
-  // Returns the segment's former region. No ForEach sees that any more; who has pages may still use it.
+  // Returns the segment's former region. No ForEach sees that any more; a thread that has taken pages may still use it.
   std::unique_ptr<Region> Exchange(Segment* segment, std::unique_ptr<Region> region) {
     WriterLock lock(&mu_);
     return std::unique_ptr<Region>(segment->region_.exchange(region.release()));

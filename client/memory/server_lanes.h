@@ -12,13 +12,13 @@
 
 namespace nram {
 
-// A lane's run goes to all servers of its pages' copies, and is as slow as the slowest: it counts for each of them. Not
-// thread-safe.
+// A lane's run is sent to all servers of its pages' copies, and is as slow as the slowest: it counts for each of them.
+// Not thread-safe.
 class ServerLanes {
  public:
   using Servers = Region::Servers;
 
-  // Nobody waits longer than `patience_ns` for a server that ends nothing.
+  // No caller waits longer than `patience_ns` for a server that ends nothing.
   ServerLanes(size_t lanes, int64_t patience_ns) : patience_ns_(patience_ns), lanes_(lanes) {}
 
   // A run begins in a lane that is free. Pages without a server count as those of one more server.

@@ -39,7 +39,7 @@ void StderrLines::Run() {
     while (lines_.empty()) changed_.WaitUntil(&mu_, DeadlineAfterMs(60'000));
     const std::string& line = lines_.front();
     mu_.Unlock();
-    // Not by stdio, whose lock others may hold. Nobody can be told of an error.
+    // Not by stdio, whose lock others may hold. An error cannot be reported.
     (void)!write(STDERR_FILENO, line.data(), line.size());
     mu_.Lock();
     lines_.pop_front();

@@ -8,17 +8,18 @@ namespace {
 // A stream whose fault brings this many pages is sure enough: the next window is fetched too.
 constexpr uint64_t kAheadFrom = 16;
 constexpr uint32_t kWindowsOnTrust = 16;
-// After so many faults of other streams, a stream's place may be given to another one; first writes do not continue it.
+// After this many faults of other streams, a stream's place may be given to another one; first writes do not continue
+// it.
 constexpr uint64_t kStale = 32;
-// Of first writes. Pages that may be left out, besides an eighth of the last run.
+// Pages that first writes may leave out, besides an eighth of the last run.
 constexpr int64_t kLeftOut = 1;
-// After so many faults in a row that left none out, all that is let through counts as written. Until then a run is at
-// most so long: each page of it is summed up while its writer waits.
+// After kSureAfter faults in a row that left no page out, all pages that are let through count as written. Until then a
+// run has at most kUnsureBytes: each page of it is summed up while its writer waits.
 constexpr uint64_t kSureAfter = 20;
 constexpr uint64_t kUnsureBytes = 256 * kKiB;
 
-// A stream is as young as if it had faulted so much later for each page of its window: those with large windows fault
-// seldom, and others that go here and there must not take their places.
+// Each page of a stream's window makes the stream younger by this many faults: streams with large windows fault seldom,
+// and random accesses must not take their places.
 constexpr uint64_t kYouthOfPage = 4;
 
 // How far `page` lies beyond `from` in the direction of `step`.
@@ -32,8 +33,8 @@ uint64_t Streams::KeptUntil(const Stream& stream) {
 
 bool Streams::Writable(Stream* stream) {
   if (!stream->writes) return false;
-  // Nothing tells of writes to pages that come writable: now and then one window comes protected, to see whether the
-  // stream still writes.
+  // Writes to pages that are placed writable raise no fault. One window in kWindowsOnTrust is placed protected, to see
+  // whether the stream still writes.
   if (++stream->windows % kWindowsOnTrust == 0) stream->writes = false;
   return stream->writes;
 }

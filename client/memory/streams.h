@@ -44,7 +44,7 @@ struct StreamPlan {
 // The pages that a first write lets through.
 struct WritePlan {
   Run run;            // from the written page on
-  bool sure = false;  // all of it is going to be written; else pages of it may stay as they are
+  bool sure = false;  // all of it is going to be written; else pages of it may remain unwritten
 };
 
 // Recognises, by their faults, threads that go through memory in order, up or down, and tells how far to read ahead:
@@ -59,7 +59,7 @@ class Streams {
 
   // A page is missing.
   StreamPlan OnFault(const StreamArea& area, uint64_t page, bool write);
-  // Somebody waits for a window that was read ahead: what to read next.
+  // A thread waits for a window that was read ahead: returns the run to read next.
   StreamPlan OnAheadUsed(const StreamArea& area, const Run& window);
   // A page that is here is written for the first time: the pages from this one on that are likely to be written next,
   // the page alone if it belongs to no stream. Not all of them may be protected.

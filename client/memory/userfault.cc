@@ -42,7 +42,7 @@ uffdio_range Range(std::byte* begin, size_t length) { return {reinterpret_cast<u
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Userfault>> Userfault::Open() {
-  // The first descriptor only asks what there is: a descriptor is told once what is wanted of it.
+  // The first descriptor only asks for the kernel's features: a descriptor can be set up only once.
   uffdio_api api = {.api = UFFD_API};
   for (const bool asks : {true, false}) {
     UniqueFd fd = NewFd();
@@ -173,7 +173,7 @@ absl::Status Userfault::Poison(std::byte* begin, size_t length) {
 void DropLocally(std::byte* begin, size_t length) {
   if (madvise(begin, length, MADV_DONTNEED) == 0) return;
   if (errno == EINVAL && madvise(begin, length, MADV_DONTNEED_LOCKED) == 0) return;
-  // Before Linux 5.18 what is locked cannot be dropped.
+  // Before Linux 5.18 locked pages cannot be dropped.
   PCHECK(errno == EINVAL && munlock(begin, length) == 0 && madvise(begin, length, MADV_DONTNEED) == 0)
       << "dropping " << length << " bytes";
 }

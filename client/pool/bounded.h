@@ -98,7 +98,8 @@ class BoundedHashSet {
     --size_;
     size_t hole = Find(hash);
     slots_[hole] = 0;
-    // Those behind it must still be found: the next one that may stand in the hole goes there, and leaves another.
+    // The entries behind it must still be found: the next one that may stand in the hole is moved there, which makes
+    // another hole.
     for (size_t at = Next(hole); slots_[at] != 0; at = Next(at)) {
       const size_t home = Home(slots_[at]);
       const bool stays = hole < at ? home > hole && home <= at : home > hole || home <= at;

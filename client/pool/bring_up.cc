@@ -11,7 +11,7 @@ namespace nram {
 
 void BringUp::GoDown(bool reconnect, int64_t now_ns) {
   stage_ = reconnect ? Stage::kReconnect : Stage::kHello;
-  // At once, unless the server has just come up, and goes down each time that it does.
+  // At once, unless the server has just come up and has gone down again.
   if (now_ns - up_since_ns_ > kBackoffMaxMs * kNsPerMs) backoff_ms_ = kBackoffMinMs;
   due_ns_ = began_ns_ = backoff_ms_ == kBackoffMinMs ? now_ns : now_ns + backoff_ms_ * kNsPerMs;
   backoff_ms_ = std::min(backoff_ms_ * 2, backoff_max_ms_);

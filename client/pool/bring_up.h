@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_POOL_BRING_UP_H_
 #define NRAM_CLIENT_POOL_BRING_UP_H_
 
-// How a server comes up: the stages of an attempt, and when the next one is due. Pure.
+// Takes a server up: the stages of an attempt, and when the next one is due. Pure.
 
 #include <algorithm>
 #include <cstdint>
@@ -35,7 +35,7 @@ class BringUp {
   void GoDown(bool reconnect, int64_t now_ns);
   // It is looked at from now on: this is when the first attempt begins.
   void Begin(int64_t now_ns) { began_ns_ = now_ns; }
-  // Nobody needs it much: attempts are rare while they fail.
+  // The server is not needed much: attempts are rare while they fail.
   void SetPatient(bool patient, int64_t now_ns) {
     backoff_max_ms_ = patient ? kBackoffPatientMs : kBackoffMaxMs;
     if (patient) return;

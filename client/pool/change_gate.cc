@@ -74,7 +74,7 @@ void ChangeGate::Leave(GatePlace* place) {
     MutexLock lock(&at.mu);
     CHECK(place->state_ == GatePlace::State::kIn) << "a place left the gate that was not in it";
     RemoveLocked(&at, place);
-    // Whoever resumes takes these along.
+    // The thread that resumes takes these along.
     if (at.is_resuming || at.resumed_first == nullptr) return;
     at.is_resuming = true;
   }

@@ -14,9 +14,9 @@
 
 namespace nram {
 
-// A place in the gate. Its memory is its owner's, and must stay until it has left or was cancelled.
+// A place in the gate. Its memory is its owner's, and must be valid until it has left or was cancelled.
 struct GatePlace {
-  // The values are what Conflict goes by.
+  // Conflict depends on the values.
   enum class Kind : uint8_t {
     kChange = 0,  // waits for every earlier place that overlaps
     kLook = 1,    // waits for earlier changes only

@@ -140,14 +140,14 @@ TEST(ChangeGateTest, WhoIsLateOrCancelledHoldsNobodyUp) {
   for (Walker* const walker : {&first, &behind, &last}) gate.Leave(&walker->place);
 }
 
-// Each one that is resumed leaves at once, which resumes the next one.
+// Each resumed place leaves at once, which resumes the next one.
 TEST(ChangeGateTest, AChainOfResumesIsNoDeepStack) {
   static ChangeGate gate;
   static size_t left;
   left = 0;
   std::vector<std::unique_ptr<GatePlace>> places;
   constexpr size_t kCount = 50'000;
-  // The chain: each waits for the one before it alone.
+  // The chain: each place waits only for the one before it.
   for (size_t i = 0; i < kCount; ++i) {
     places.push_back(std::make_unique<GatePlace>());
     places.back()->region = RegionId{1};
@@ -157,7 +157,7 @@ TEST(ChangeGateTest, AChainOfResumesIsNoDeepStack) {
       gate.Leave(place);
     };
   }
-  // Few at a time, or entering would be quadratic.
+  // A few at a time, or entering would be quadratic.
   for (size_t begin = 0; begin < kCount; begin += 500) {
     for (size_t i = begin; i < begin + 500; ++i) EXPECT_EQ(gate.Enter(places[i].get()), i == begin);
     gate.Leave(places[begin].get());
@@ -165,13 +165,13 @@ TEST(ChangeGateTest, AChainOfResumesIsNoDeepStack) {
   }
 }
 
-// Against the rule, said simply: a place is in the gate when no earlier one that it meets is still there.
+// The rule in plain code: a place is in the gate when no earlier one that it meets is still there.
 TEST(ChangeGateTest, AgreesWithTheRule) {
   constexpr Kind kKinds[] = {Kind::kChange, Kind::kChange, Kind::kChange, Kind::kLook, Kind::kLook, Kind::kSeal};
   std::mt19937_64 random(TestSeed());
   for (int round = 0; round < 200; ++round) {
     ChangeGate gate;
-    std::vector<std::unique_ptr<Walker>> walkers;  // in the order of their coming
+    std::vector<std::unique_ptr<Walker>> walkers;  // in the order of their arrival
     int64_t now_ns = 0;
     for (int step = 0; step < 300; ++step) {
       const auto some = [&](auto wanted) -> Walker* {

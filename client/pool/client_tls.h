@@ -13,8 +13,8 @@ namespace nram {
 
 // The certificates with which this process dials these servers: of $NRAM_TLS_DIR, else of /etc/nram/tls if that has a
 // client's. Null, and nothing is read, if all are Unix sockets, or if there are no certificates: then it speaks plain.
-// Files that are there and cannot be used are an error, which names them: nobody who has certificates speaks plain.
-// `directory`: theirs, in place of the variable's; "": none.
+// Files that are there and cannot be used are an error, which names them: a client that has certificates never speaks
+// plain. `directory`: replaces the variable's; "": none.
 absl::StatusOr<std::shared_ptr<TlsContext>> FindClientTls(absl::Span<const Endpoint> servers,
                                                           const std::string& directory = "");
 

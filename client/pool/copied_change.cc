@@ -8,9 +8,9 @@
 
 namespace nram {
 
-const CopiedChange::Leg* CopiedChange::Find(uint16_t presence) const {
+const CopiedChange::Leg* CopiedChange::Find(uint16_t replica_host) const {
   const auto end = legs_.begin() + leg_count_;
-  const auto it = std::find_if(legs_.begin(), end, [&](const Leg& leg) { return leg.presence == presence; });
+  const auto it = std::find_if(legs_.begin(), end, [&](const Leg& leg) { return leg.replica_host == replica_host; });
   return it == end ? nullptr : &*it;
 }
 
@@ -18,18 +18,18 @@ CopySet CopiedChange::With(const SpanCopies& span, CopySet among, End end) const
   CopySet copies = 0;
   for (unsigned rest = among; rest != 0; rest &= rest - 1) {
     const int copy = std::countr_zero(rest);
-    const Leg* const leg = Find(span.presence(copy));
+    const Leg* const leg = Find(span.replica_host(copy));
     if (leg != nullptr && leg->end == end) copies |= 1u << copy;
   }
   return copies;
 }
 
-void CopiedChange::Ended(uint16_t presence, End end, uint32_t stored_pages) {
+void CopiedChange::Ended(uint16_t replica_host, End end, uint32_t stored_pages) {
   if (settling_) {
-    if (end == End::kStored && answered_count_ < SpanCopies::kMost) answered_[answered_count_++] = presence;
+    if (end == End::kStored && answered_count_ < SpanCopies::kMost) answered_[answered_count_++] = replica_host;
     return;
   }
-  Leg* const leg = const_cast<Leg*>(Find(presence));
+  Leg* const leg = const_cast<Leg*>(Find(replica_host));
   if (leg == nullptr) return;
   leg->stored_pages = stored_pages;
   leg->end = end;
@@ -39,10 +39,10 @@ void CopiedChange::Ended(uint16_t presence, End end, uint32_t stored_pages) {
 CopiedChange::Step CopiedChange::Send(const SpanCopies& span, CopySet to) {
   for (unsigned rest = to; rest != 0; rest &= rest - 1) {
     const int copy = std::countr_zero(rest);
-    Leg* leg = const_cast<Leg*>(Find(span.presence(copy)));
+    Leg* leg = const_cast<Leg*>(Find(span.replica_host(copy)));
     if (leg == nullptr && leg_count_ < kLegsMax) leg = &legs_[leg_count_++];
     if (leg == nullptr) continue;
-    leg->presence = span.presence(copy);
+    leg->replica_host = span.replica_host(copy);
     leg->generation = span.GenerationFor(copy);
   }
   return {.to = to};
@@ -70,7 +70,7 @@ CopiedChange::Step CopiedChange::NextCopy(SpanCopies* span, bool in_time) {
   CopySet again = With(*span, joining, End::kOtherGeneration);
   for (unsigned rest = joining; rest != 0; rest &= rest - 1) {
     const int copy = std::countr_zero(rest);
-    if (Find(span->presence(copy)) == nullptr && leg_count_ < kLegsMax) again |= 1u << copy;
+    if (Find(span->replica_host(copy)) == nullptr && leg_count_ < kLegsMax) again |= 1u << copy;
   }
   if (again != 0 && (in_time || !sent_)) {
     sent_ = true;
@@ -83,7 +83,7 @@ CopiedChange::Step CopiedChange::NextCopy(SpanCopies* span, bool in_time) {
 
 int CopiedChange::PlaceOfCopy(const SpanCopies& span, CopyState state) const {
   for (unsigned rest = has_copy_ ? span.With(state) : 0; rest != 0; rest &= rest - 1) {
-    if (span.presence(std::countr_zero(rest)) == copy_) return std::countr_zero(rest);
+    if (span.replica_host(std::countr_zero(rest)) == copy_) return std::countr_zero(rest);
   }
   return -1;
 }
@@ -125,7 +125,7 @@ CopiedChange::Step CopiedChange::NextJoin(SpanCopies* span, bool in_time) {
 
 bool CopiedChange::IsLeaving(const SpanCopies& span, int copy) const {
   const auto end = leaves_.begin() + leaves_count_;
-  return span.state(copy) != CopyState::kAbsent && std::find(leaves_.begin(), end, span.presence(copy)) != end;
+  return span.state(copy) != CopyState::kAbsent && std::find(leaves_.begin(), end, span.replica_host(copy)) != end;
 }
 
 CopiedChange::Step CopiedChange::NextLeave(SpanCopies* span, bool in_time) {
@@ -133,22 +133,22 @@ CopiedChange::Step CopiedChange::NextLeave(SpanCopies* span, bool in_time) {
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
     if (IsLeaving(*span, copy) && span->state(copy) == CopyState::kInSync) leaving |= 1u << copy;
   }
-  // A copy that nobody has asked for a while may be on a server that has died. One that has just joined is not.
+  // A copy that was not asked for a while may be on a server that has died. One that has just joined is not.
   if (leaving != 0 && !has_copy_ && !std::exchange(has_proved_, true) && !NRAM_PLANTED(leaves_without_proof)) {
     span->BeginProof();
     settling_ = true;
     return NextSettle(span, in_time);
   }
-  // Also if others stay: these may miss the new generation, and then nobody would refuse who does not know the new
-  // copy. Without one that has joined, those that stay have it already.
+  // Also if other copies remain: they may miss the new generation, and then no copy would refuse a reader that does not
+  // know the new copy. Without one that has joined, the remaining copies have that generation already.
   if (leaving != 0 && shuts_ && has_copy_ && !std::exchange(shutting_, true)) {
-    span->BeginProof();  // first: from now on whoever is refused looks again
+    span->BeginProof();  // first: from now on a refused reader looks again
     Step step = Send(*span, leaving);
     step.raises_only = step.shuts = true;
     return step;
   }
   if (shutting_ && !has_left_ && With(*span, leaving, End::kStored) != leaving) {
-    // Whether it refuses, nobody knows: it stays, and the one that has joined too.
+    // It is unknown whether the copy refuses. It remains, and so does the one that has joined.
     gives_up_ = has_left_ = settling_ = true;
     return NextSettle(span, in_time);
   }
@@ -165,7 +165,7 @@ CopiedChange::Step CopiedChange::NextData(SpanCopies* span, bool in_time) {
   const CopySet wanted = NRAM_PLANTED(joining_copy_misses_changes) ? span->in_sync() : span->changed();
   for (unsigned rest = wanted; rest != 0; rest &= rest - 1) {
     const int copy = std::countr_zero(rest);
-    if (Find(span->presence(copy)) == nullptr && leg_count_ < kLegsMax) again |= 1u << copy;
+    if (Find(span->replica_host(copy)) == nullptr && leg_count_ < kLegsMax) again |= 1u << copy;
   }
   if (again != 0 && (in_time || !sent_)) {
     sent_ = true;
@@ -175,7 +175,7 @@ CopiedChange::Step CopiedChange::NextData(SpanCopies* span, bool in_time) {
   CopySet with_generation = 0;
   for (unsigned rest = stored; rest != 0; rest &= rest - 1) {
     const int copy = std::countr_zero(rest);
-    if (Find(span->presence(copy))->generation == span->generation()) with_generation |= 1u << copy;
+    if (Find(span->replica_host(copy))->generation == span->generation()) with_generation |= 1u << copy;
   }
   switch (span->EndChange(stored, with_generation)) {
     case SpanCopies::Verdict::kDone:
@@ -201,7 +201,7 @@ CopiedChange::Step CopiedChange::NextData(SpanCopies* span, bool in_time) {
 CopiedChange::Step CopiedChange::Refuse(SpanCopies* span, CopySet refused, bool in_time) {
   // A span that was placed for this change alone must not stand in the way of reads.
   if (kind_ == Kind::kData && span->HoldsNothing()) {
-    // Else a server may have kept what nobody would trim there any more.
+    // Otherwise a server may have kept data that no later trim would free there.
     if (may_hold_) span->NoteDoubt();
     (void)span->Unplace();
     return {.kind = Step::Kind::kRefused};
@@ -209,12 +209,12 @@ CopiedChange::Step CopiedChange::Refuse(SpanCopies* span, CopySet refused, bool 
   // Those that have stored most: they know the span, so that it need not be created there again.
   uint32_t stored_pages = 0;
   for (unsigned rest = refused; rest != 0; rest &= rest - 1) {
-    stored_pages = std::max(stored_pages, Find(span->presence(std::countr_zero(rest)))->stored_pages);
+    stored_pages = std::max(stored_pages, Find(span->replica_host(std::countr_zero(rest)))->stored_pages);
   }
   CopySet as_one = 0;
   for (unsigned rest = refused; rest != 0; rest &= rest - 1) {
     const int copy = std::countr_zero(rest);
-    if (Find(span->presence(copy))->stored_pages == stored_pages) as_one |= 1u << copy;
+    if (Find(span->replica_host(copy))->stored_pages == stored_pages) as_one |= 1u << copy;
   }
   span->EndRefused(as_one);
   settling_ = refused_ = true;
@@ -227,7 +227,7 @@ void CopiedChange::EndRound(SpanCopies* span) {
   for (unsigned rest = span->in_sync(); rest != 0; rest &= rest - 1) {
     const int copy = std::countr_zero(rest);
     const auto end = answered_.begin() + answered_count_;
-    if (std::find(answered_.begin(), end, span->presence(copy)) != end) answered |= 1u << copy;
+    if (std::find(answered_.begin(), end, span->replica_host(copy)) != end) answered |= 1u << copy;
   }
   if (truth_ < 0) {
     (void)span->EndSettle(round_generation_, answered, span->in_sync() & ~answered);

@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_POOL_COPIED_CHANGE_H_
 #define NRAM_CLIENT_POOL_COPIED_CHANGE_H_
 
-// One change of a span with several copies (adr/0014): what to send to which copy, and when the change is done. It
+// One change of a span with several copies (adr/0014): the message for each copy, and when the change is done. It
 // decides and does nothing else. Pure.
 
 #include <array>
@@ -24,25 +24,25 @@ class CopiedChange {
   enum class Kind : uint8_t {
     kData,    // writes or trims
     kSettle,  // makes one copy the truth of a doubtful span, and settles it
-    kCopy,    // writes to the copies that catch up alone what a copy in sync has
+    kCopy,    // writes the data of a copy in sync, only to the copies that catch up
     // These two have all of the span as their place in the gate, so no other change is under way.
     kOpen,  // a copy that is stale so far is emptied, and catches up from now on
-    kJoin,  // a copy that has everything is in sync from now on; others leave
+    kJoin,  // a copy that has everything is in sync from now on; others are dropped
   };
   explicit CopiedChange(Kind kind) : kind_(kind), settling_(kind == Kind::kSettle) {}
   bool is_data() const { return kind_ == Kind::kData; }
-  // Before the first Next: the copy that kOpen and kJoin are about. Without one, kJoin only has others leave.
-  void SetCopy(uint16_t presence) {
+  // Before the first Next: the copy that kOpen and kJoin are about. Without one, kJoin only drops others.
+  void SetCopy(uint16_t replica_host) {
     has_copy_ = true;
-    copy_ = presence;
+    copy_ = replica_host;
   }
-  // kJoin, before the first Next: that copy leaves, once the other is in sync. At most kMost.
-  void Leave(uint16_t presence) {
-    if (leaves_count_ < SpanCopies::kMost) leaves_[leaves_count_++] = presence;
+  // kJoin, before the first Next: that copy is dropped once the other is in sync. At most kMost.
+  void Leave(uint16_t replica_host) {
+    if (leaves_count_ < SpanCopies::kMost) leaves_[leaves_count_++] = replica_host;
   }
 
-  // kJoin, before the first Next: others read the span's copies by themselves. One that leaves must have refused them
-  // before another takes its place.
+  // kJoin, before the first Next: other clients read the span's copies by themselves. A copy to be dropped must refuse
+  // them before another takes its place.
   void SetShuts() { shuts_ = true; }
 
   struct Step {
@@ -56,7 +56,7 @@ class CopiedChange {
     CopySet to = 0;            // kSend: to these copies of the span
     bool raises_only = false;  // kSend: a write without chunks
     bool joins = false;        // kSend: with the span's generation, although the copy is catching up
-    bool opens = false;        // kSend: with the odd generation, and what the server has of the span goes
+    bool opens = false;        // kSend: with the odd generation; the server's data of the span is freed
     bool shuts = false;        // kSend: with the odd generation, so that the copy refuses
   };
   // The next step. All messages of the last one have ended. `in_time`: it may send more.
@@ -72,28 +72,28 @@ class CopiedChange {
   // Some server may have done it, although it has not said so: then no refusal of others undoes it.
   void NoteMayHold() { may_hold_ = true; }
 
-  // A message of the last step, to that presence, has ended. `stored_pages`: of a refused write, how many of its pages
-  // were stored, in order.
-  void Ended(uint16_t presence, End end, uint32_t stored_pages = 0);
+  // A message of the last step, to that replica host, has ended. `stored_pages`: of a refused write, how many of its
+  // pages were stored, in order.
+  void Ended(uint16_t replica_host, End end, uint32_t stored_pages = 0);
 
  private:
-  // A copy that has another generation than it should, so often, is none.
+  // A copy that has another generation than it should is given up after this many attempts.
   static constexpr int kAttemptsMax = 4;
-  // Copies come and go while a change is under way. Those beyond count as missed.
+  // Copies join and are dropped while a change is under way. Those beyond this number count as missed.
   static constexpr int kLegsMax = 2 * SpanCopies::kMost;
 
-  // How the change has ended at one presence.
+  // How the change has ended at one replica host.
   struct Leg {
-    uint16_t presence = 0;
+    uint16_t replica_host = 0;
     SpanGeneration generation{};  // of the last message
     End end = End::kMissed;
     uint8_t other_generations = 0;
     uint32_t stored_pages = 0;
   };
 
-  const Leg* Find(uint16_t presence) const;
+  const Leg* Find(uint16_t replica_host) const;
   Step Send(const SpanCopies& span, CopySet to);
-  // The copies of `among` at whose presences the change has ended so.
+  // The copies of `among` at whose replica hosts the change has ended so.
   CopySet With(const SpanCopies& span, CopySet among, End end) const;
   Step NextData(SpanCopies* span, bool in_time);
   Step Refuse(SpanCopies* span, CopySet refused, bool in_time);
@@ -118,13 +118,13 @@ class CopiedChange {
   int leg_count_ = 0;
   bool has_copy_ = false;
   uint16_t copy_ = 0;
-  std::array<uint16_t, SpanCopies::kMost> leaves_{};  // presences
+  std::array<uint16_t, SpanCopies::kMost> leaves_{};  // replica hosts
   int leaves_count_ = 0;
   // Of kJoin.
   bool shuts_ = false;
   bool has_joined_ = false;
-  bool has_proved_ = false;  // those that stay were asked
-  bool shutting_ = false;    // those that leave were asked to refuse
+  bool has_proved_ = false;  // the remaining copies were asked
+  bool shutting_ = false;    // the copies to be dropped were asked to refuse
   bool has_left_ = false;
   bool gives_up_ = false;
 
@@ -133,7 +133,7 @@ class CopiedChange {
   SpanGeneration round_generation_{};
   int truth_ = -1;                                      // the copy that is to be the truth; -1: all in sync are asked
   int last_truth_ = -1;                                 // the next one has its turn
-  std::array<uint16_t, SpanCopies::kMost> answered_{};  // presences
+  std::array<uint16_t, SpanCopies::kMost> answered_{};  // replica hosts
   int answered_count_ = 0;
 };
 

@@ -375,7 +375,7 @@ bool CopiedIo::BeginRepair(Piece* piece) {
                                : request().repair == RepairWork::kJoin ? CopiedChange::Kind::kJoin
                                                                        : CopiedChange::Kind::kSettle);
   if (request().copy.has_value()) piece->change.SetCopy(*request().copy);
-  for (const uint16_t presence : request().leaves) piece->change.Leave(presence);
+  for (const uint16_t replica_host : request().leaves) piece->change.Leave(replica_host);
   if (place().map->key().named) piece->change.SetShuts();
   piece->state = State::kNext;
   return true;

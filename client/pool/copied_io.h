@@ -2,7 +2,7 @@
 #define NRAM_CLIENT_POOL_COPIED_IO_H_
 
 // A read, a write or a trim of a region whose pages have several copies (adr/0014), or are sealed (adr/0016). A *piece*
-// is what the operation has in one block of 64 pages (a trim: in one span). A piece of a write or trim has a *leg* for
+// is the operation's part in one block of 64 pages (a trim: in one span). A piece of a write or trim has a *leg* for
 // each copy; a piece of a read asks one copy after the other.
 
 #include <algorithm>
@@ -40,12 +40,12 @@ class CopiedIo : public IoWay {
   bool is_busy() const override { return busy_ > 0; }
 
  private:
-  // A leg misses when its server cannot be asked for so long while another copy in sync can be.
+  // A leg misses when its server cannot be asked for this long while another copy in sync can be.
   static constexpr int64_t kMissNs = 250 * kNsPerMs;
   static constexpr size_t kPiecesMax = 16;
-  // Answers to one read whose checksums are wrong: it is not the network then.
+  // The most answers to one read with wrong checksums: beyond, the network is not the cause.
   static constexpr int kGarbledMax = 6;
-  // How often all copies of a change may die under it, which then begins anew.
+  // How often a change may begin anew because all its copies have died.
   static constexpr int kDeathsMax = 256;
 
   struct Piece {
@@ -54,10 +54,10 @@ class CopiedIo : public IoWay {
       kEnter,    // a change: to enter the gate
       kBegin,    // it is in the gate
       kPlace,    // servers are asked for room for a new span
-      kNext,     // no message is under way: what now?
+      kNext,     // no message is under way: chooses the next step
       kRoom,     // the legs take their room, one after the other
       kLegs,     // they are under way
-      kRead,     // which copy now?
+      kRead,     // chooses the next copy to read
       kReading,  // a read is under way, or waits for its server
     };
     State state = State::kFree;
@@ -68,7 +68,7 @@ class CopiedIo : public IoWay {
     bool in_gate = false;
     bool awaits_gate = false;
     bool waits_for_all = false;  // behind all changes of its span; it does so once
-    bool gives_up = false;       // waiting is of no use
+    bool gives_up = false;       // waiting does not help
     bool settles = false;        // a read that settles the span first
     bool raises_only = false;
     bool damaged = false;  // a copy's page is, of which a part was to be written
@@ -80,16 +80,16 @@ class CopiedIo : public IoWay {
     size_t legs_left = 0;
     SpanPlacement chosen;  // kPlace
     Placing search;
-    absl::InlinedVector<uint16_t, kReplicasMax> tried;  // presences, of a read
+    absl::InlinedVector<uint16_t, kReplicasMax> tried;  // replica hosts, of a read
     int garbled = 0;
     size_t damaged_reads = 0;                         // copies that have said so, since all were tried
-    absl::InlinedVector<uint16_t, kReplicasMax> bad;  // presences, of answers that were damaged or garbled
+    absl::InlinedVector<uint16_t, kReplicasMax> bad;  // replica hosts, of answers that were damaged or garbled
     bool unsettled = false;
     int deaths = 0;         // of all copies, during a change
     bool confirms = false;  // a reader has the data, and asks the other copies whether it counts
     // Of a sealed region (copied_seal.cc).
     Sealer* sealer = nullptr;
-    bool is_sealed = false;   // a write: it is in `sealer`, and stays as it is however often it is sent
+    bool is_sealed = false;   // a write: it is in `sealer`, and does not change however often it is sent
     bool may_change = false;  // some server may have executed it
     absl::Status error;       // of some message
   };
@@ -98,9 +98,9 @@ class CopiedIo : public IoWay {
   const IoPlace& place() const { return engine_->place(); }
   const IoRequest& request() const { return engine_->request(); }
   bool repairs() const { return request().repair != RepairWork::kNone; }
-  // Of a region that another client owns: what that changes is not seen here.
+  // True for a region that another client owns. That client's changes are not seen here.
   bool is_reader() const { return place().map->key().reader != CopiesReader::kNo; }
-  // Of a version (adr/0019), whose copies do not change: what one has answered counts.
+  // True for a version (adr/0019). Its copies do not change: one copy's answer counts.
   bool is_version() const { return place().map->key().reader == CopiesReader::kVersion; }
   bool is_of_span() const {
     return repairs() && request().repair != RepairWork::kCopy && request().repair != RepairWork::kMend;
@@ -134,7 +134,7 @@ class CopiedIo : public IoWay {
   bool SendRead(Piece* piece, IoPart* part);  // to the copy that is chosen
   bool Settle(Piece* piece);
   bool LookAtRead(Piece* piece);
-  // A reader's: what was read counts if all copies that it knows of still have the generation that it knows.
+  // A reader's last step: the data counts if all copies that it knows of still have the generation that it knows.
   bool Confirm(Piece* piece);
   // The data that was read counts: the end of a read.
   bool EndRead(Piece* piece);
@@ -145,7 +145,7 @@ class CopiedIo : public IoWay {
   bool TryOnceMore(Piece* piece);
   // No copy in sync has the pages.
   bool FailRead(Piece* piece, const absl::Status& why);
-  void NoteBad(Piece* piece, uint16_t presence);
+  void NoteBad(Piece* piece, uint16_t replica_host);
   bool BeginRepair(Piece* piece);
 
   // --- Sealed pages (copied_seal.cc).
@@ -154,15 +154,15 @@ class CopiedIo : public IoWay {
   void GiveSealer(Piece* piece);
   // Seals the piece's data, once. False: it cannot be sealed.
   bool Seal(Piece* piece);
-  // Gives a leg's call what was sealed, or came sealed.
+  // Gives a leg's call the data that was sealed here, or was read sealed.
   void SetSealed(const Piece& piece, Call* call) const;
-  // Opens what a read has found, and compares it with what should be there. False: it is something else; the piece
-  // reads again in the gate, or asks another copy, or has ended.
+  // Opens the data of a read, and compares its version with the expected one. False: they differ; the piece reads again
+  // in the gate, or asks another copy, or has ended.
   bool Open(Piece* piece);
   // These pages were a hole on all servers after the mark of the versions was taken.
   void NoteHole(uint64_t first_page, uint64_t pages, uint64_t mark);
-  // Likewise those of a piece, if its span has no place. One that has a place, and no copy that has answered, may hold
-  // what was sent.
+  // Likewise those of a piece, if its span has no place. A span that has a place, and no copy that has answered, may
+  // hold the sent data.
   void NoteUnplaced(const Piece& piece, uint64_t mark);
   // A change has ended; it is in the gate still.
   void NoteVersions(Piece* piece, bool is_stored);
@@ -195,7 +195,7 @@ class CopiedIo : public IoWay {
   std::unique_ptr<Piece[]> more_;
   size_t piece_count_ = 1;
   size_t parts_per_piece_ = 1;
-  std::unique_ptr<std::byte[]> confirmed_;  // what is asked only to know whether it is answered; a chunk for each piece
+  std::unique_ptr<std::byte[]> confirmed_;  // for reads that only test whether a copy answers; a chunk for each piece
   uint64_t next_chunk_ = 0;                 // to be started
   size_t busy_ = 0;
   size_t next_piece_ = 0;

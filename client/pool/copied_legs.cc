@@ -34,7 +34,7 @@ void CopiedIo::ReleaseRooms(Piece* piece) {
 // Gives parts to the legs that are next.
 void CopiedIo::AssignLegs(Piece* piece) {
   piece->state = State::kRoom;
-  // Room that was granted for a new span stays with its server, if that is one of the legs.
+  // Room that was granted for a new span is used by the leg at the same server, if there is one.
   std::array<std::pair<ServerSession*, Room::Grant>, kReplicasMax> granted;
   for (size_t leg = 0; leg < parts_per_piece_; ++leg) {
     IoPart* const part = PartOf(*piece, leg);
@@ -78,14 +78,14 @@ CopiedIo::Prepared CopiedIo::PrepareLeg(IoPart* part) {
   const Piece& piece = *PieceOf(*part);
   part->life = part->session->life();
   if (part->life->incarnation != part->leg.life.incarnation) {
-    copies()->Bury(part->leg.presence);
+    copies()->Bury(part->leg.replica_host);
     EndLeg(part, CopiedChange::End::kMissed, absl::OkStatus());
     return Prepared::kOver;
   }
   copies()->Refresh(SpanOf(piece), &part->leg);
   const bool creates = part->leg.known != CopyMap::Known::kCreated;
   const bool trims = request().op == Op::kTrim;
-  // A trim creates nothing; where nobody knows that the span is there, it is created first.
+  // A trim creates nothing. If it is not known that the server has the span, the span is created first.
   if (trims && part->leg.creates) part->sends_raise = true;
   // A raise needs room only where it creates the span.
   const bool needs_room = part->sends_raise ? part->leg.creates : !trims;
@@ -173,7 +173,7 @@ void CopiedIo::JudgeLeg(IoPart* part) {
   const bool creates = (call.request.flags & kFlagCreate) != 0;
   const bool trims = call.request.op == Op::kTrim;
   part->trim_sent = part->trim_sent || (trims && call.sent);
-  if (creates && call.sent && !(answered && call.reason == Reason::kOk)) copies()->NotePerhaps(part->leg.presence);
+  if (creates && call.sent && !(answered && call.reason == Reason::kOk)) copies()->NotePerhaps(part->leg.replica_host);
   const absl::Status status = CallStatus(call, session->name());
   if (call.sent && !part->sends_raise && (!answered || call.reason == Reason::kOk || call.stored_pages > 0)) {
     PieceOf(*part)->may_change = true;
@@ -200,14 +200,14 @@ void CopiedIo::JudgeLeg(IoPart* part) {
       }
       return EndLeg(part, End::kStored, absl::OkStatus());
     case Reason::kUnknownRegion:
-      // Who is to create it has no reason to say so.
+      // A server that is to create the region has no reason for this answer.
       if (creates && !map->key().named) return EndLeg(part, End::kRefused, absl::UnavailableError(status.message()));
-      copies()->Bury(part->leg.presence);
+      copies()->Bury(part->leg.replica_host);
       return EndLeg(part, End::kMissed, status);
     case Reason::kOtherGeneration:
-      // If the span has not risen since, the server has freed what it had, and may have the region again.
+      // If the span has not risen since, the server has freed its data, and may have the region again.
       if (!part->leg.creates && copies()->IsPresent(SpanOf(*PieceOf(*part)), part->leg)) {
-        copies()->Bury(part->leg.presence);
+        copies()->Bury(part->leg.replica_host);
         return EndLeg(part, End::kMissed, status);
       }
       return EndLeg(part, End::kOtherGeneration, status);
@@ -263,10 +263,11 @@ void CopiedIo::RetryLeg(IoPart* part, const absl::Status& why) {
   part->last = why;
   part->without_room = false;
   // The copy is gone meanwhile: the change begins anew, or does without it.
-  if (request().repair != RepairWork::kOpen && !copies()->GetsChanges(SpanOf(*PieceOf(*part)), part->leg.presence)) {
+  if (request().repair != RepairWork::kOpen &&
+      !copies()->GetsChanges(SpanOf(*PieceOf(*part)), part->leg.replica_host)) {
     return EndLeg(part, CopiedChange::End::kMissed, why);
   }
-  int64_t wait_ns = kMissNs;  // then it looks again: another copy may have come back
+  int64_t wait_ns = kMissNs;  // then it looks again: another copy may be back
   if (IsAnotherUsable(*part)) {
     const int64_t away_ns = part->session->AwayNs();
     if (away_ns >= kMissNs) return EndLeg(part, CopiedChange::End::kMissed, why);
@@ -288,7 +289,8 @@ void CopiedIo::ResumeLeg(IoPart* part) {
     case Outcome::kLate:
       return RetryLeg(part, part->last);
     case Outcome::kNoAnswer:
-      // Its data plane is well all the same: without room it may overwrite, or refuse, and nobody waits for it.
+      // Its data plane is well all the same: without room it may overwrite, or refuse, and the write does not wait for
+      // it.
       if (part->session->usable() && IsAnotherUsable(*part)) {
         part->without_room = part->room_unanswered = true;
         break;
@@ -331,7 +333,7 @@ void CopiedIo::EndLeg(IoPart* part, CopiedChange::End end, const absl::Status& s
     piece->error = status;
   part->is_over = true;
   part->phase = IoPart::Phase::kFree;
-  piece->change.Ended(part->leg.presence, end, stored_pages);
+  piece->change.Ended(part->leg.replica_host, end, stored_pages);
   --piece->legs_left;
 }
 

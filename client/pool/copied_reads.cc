@@ -1,4 +1,4 @@
-// A piece of a read: it asks one copy after the other, and looks at the end whether what it has counts.
+// A piece of a read: it asks one copy after the other, and checks at the end whether its data counts.
 
 #include <algorithm>
 #include <cstring>
@@ -57,7 +57,7 @@ bool CopiedIo::Read(Piece* piece) {
   const CopyMap::Leg* untried = nullptr;
   for (size_t i = 0; i < legs.size() && chosen == nullptr; ++i) {
     const CopyMap::Leg& leg = legs[(first + i) % legs.size()];
-    if (absl::c_linear_search(piece->tried, leg.presence)) continue;
+    if (absl::c_linear_search(piece->tried, leg.replica_host)) continue;
     if (untried == nullptr) untried = &leg;
     if (SessionAt(leg.life.server)->usable()) chosen = &leg;
   }
@@ -75,16 +75,16 @@ bool CopiedIo::Read(Piece* piece) {
   part->life = part->session->life();
   if (part->life->incarnation != chosen->life.incarnation) {
     if (is_reader() && !is_version()) return End(piece, ChangedError()), false;
-    copies()->Bury(chosen->presence);
+    copies()->Bury(chosen->replica_host);
     return true;
   }
   piece->state = State::kReading;
   if (all_tried) {
-    // Another copy may come back before this one.
+    // Another copy may be back before this one.
     engine_->WaitFor(part, Waiter::For::kConnection, std::min(request().deadline_ns, engine_->NowNs() + kMissNs));
     return false;
   }
-  piece->tried.push_back(chosen->presence);
+  piece->tried.push_back(chosen->replica_host);
   return SendRead(piece, part);
 }
 
@@ -119,7 +119,7 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
     // One that cannot be asked may know better.
     if (piece->confirms) return End(piece, absl::UnavailableError(status.message()));
     const bool is_garbled = call.code == absl::StatusCode::kDataLoss;
-    if (is_garbled) NoteBad(piece, part->leg.presence);
+    if (is_garbled) NoteBad(piece, part->leg.replica_host);
     if (is_garbled && ++piece->garbled < kGarbledMax) piece->error = absl::UnavailableError(status.message());
     if (!IsInTime()) return End(piece, piece->error);
     if (piece->garbled >= kGarbledMax) (void)FailRead(piece, piece->error);
@@ -137,9 +137,8 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
     case Reason::kOtherGeneration:
     case Reason::kUnknownSnapshot:
       if (is_version()) {
-        // It has yielded there, or went with what the server has freed. Another copy may have it; if none has, the
-        // span is lost.
-        copies()->Bury(part->leg.presence);
+        // It has yielded there, or the server has freed it. Another copy may have it; if none has, the span is lost.
+        copies()->Bury(part->leg.replica_host);
       } else if (is_reader()) {
         End(piece, ChangedError());
       } else if (!copies()->Confirms(SpanOf(*piece), part->leg)) {
@@ -147,8 +146,8 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
       } else if (piece->unsettled) {
         (void)Settle(piece);
       } else {
-        // The server has freed what it had of the region, and may have it again for other spans.
-        copies()->Bury(part->leg.presence);
+        // The server has freed its data of the region, and may have it again for other spans.
+        copies()->Bury(part->leg.replica_host);
       }
       return;
     case Reason::kLeaseEnded:
@@ -165,7 +164,7 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
       if (piece->confirms) return;  // it has the generation
       piece->error = status;
       ++piece->damaged_reads;
-      NoteBad(piece, part->leg.presence);
+      NoteBad(piece, part->leg.replica_host);
       return;
     default:
       return End(piece, status);
@@ -175,7 +174,7 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
 bool CopiedIo::Confirm(Piece* piece) {
   if (place().map->key().reader != CopiesReader::kConfirms) return EndRead(piece);
   // Those that were tried before did not answer: they are asked again.
-  if (!std::exchange(piece->confirms, true)) piece->tried = {PartOf(*piece, 0)->leg.presence};
+  if (!std::exchange(piece->confirms, true)) piece->tried = {PartOf(*piece, 0)->leg.replica_host};
   return true;
 }
 
@@ -183,7 +182,7 @@ bool CopiedIo::EndRead(Piece* piece) {
   const RepairWork repair = request().repair;
   if (repair == RepairWork::kNone && is_version()) return End(piece, absl::OkStatus()), false;
   if (repair == RepairWork::kNone) {
-    // Data that came garbled may be damaged where it is stored.
+    // Data that was garbled in an answer may be damaged where it is stored.
     if (piece->damaged_reads > 0 || piece->garbled > 0) copies()->NoteDamaged(piece->range.first / kChunksPerMessage);
     return End(piece, absl::OkStatus()), false;
   }
@@ -200,8 +199,8 @@ bool CopiedIo::EndRead(Piece* piece) {
   return true;
 }
 
-void CopiedIo::NoteBad(Piece* piece, uint16_t presence) {
-  if (!absl::c_linear_search(piece->bad, presence)) piece->bad.push_back(presence);
+void CopiedIo::NoteBad(Piece* piece, uint16_t replica_host) {
+  if (!absl::c_linear_search(piece->bad, replica_host)) piece->bad.push_back(replica_host);
 }
 
 bool CopiedIo::TryOnceMore(Piece* piece) {
@@ -220,8 +219,8 @@ bool CopiedIo::FailRead(Piece* piece, const absl::Status& why) {
   CopyMap::Legs legs;
   bool unsettled = false;
   (void)copies()->LookForRead(piece->range, &legs, &unsettled, /*uses=*/false);
-  const bool all_bad =
-      absl::c_all_of(legs, [&](const CopyMap::Leg& leg) { return absl::c_linear_search(piece->bad, leg.presence); });
+  const bool all_bad = absl::c_all_of(
+      legs, [&](const CopyMap::Leg& leg) { return absl::c_linear_search(piece->bad, leg.replica_host); });
   // One that could not be asked may have it.
   if (!all_bad) return End(piece, absl::UnavailableError(why.message())), false;
   // The next owner of a region with a name would take it for a hole: there the copy does not join.
@@ -230,7 +229,7 @@ bool CopiedIo::FailRead(Piece* piece, const absl::Status& why) {
   return End(piece, absl::OkStatus()), false;
 }
 
-// True: what was read counts. Else the piece reads again, with a place in the gate if the pages are being changed.
+// True: the data counts. Else the piece reads again, with a place in the gate if the pages are being changed.
 bool CopiedIo::LookAtRead(Piece* piece) {
   const IoPart& part = *PartOf(*piece, 0);
   if (!piece->in_gate && !NRAM_PLANTED(read_not_confirmed) &&

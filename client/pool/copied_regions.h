@@ -8,7 +8,7 @@
 
 namespace nram {
 
-// The regions of copies of one pool, in a ring, for whoever walks them. Thread-safe. Nothing blocks.
+// The regions of copies of one pool, in a ring, for walks over them. Thread-safe. Nothing blocks.
 class CopiedRegions {
  public:
   CopiedRegions() = default;
@@ -16,7 +16,7 @@ class CopiedRegions {
   CopiedRegions(const CopiedRegions&) = delete;
   CopiedRegions& operator=(const CopiedRegions&) = delete;
 
-  // Both with a map of copies. It must be removed before its region goes away.
+  // Both with a map of copies. It must be removed before its region is destroyed.
   void Add(RegionMap* map);
   void Remove(RegionMap* map);
   // The one after the last that was returned; null at the end, and then the first one again.

@@ -1,5 +1,5 @@
-// Sealed pages (adr/0016): where an operation seals what it sends, opens what it has read, and says what servers must
-// have from then on.
+// Sealed pages (adr/0016): an operation seals the data that it sends, opens the data that it has read, and notes which
+// versions servers must have from then on.
 
 #include <cstring>
 #include <utility>
@@ -10,15 +10,15 @@
 
 namespace nram {
 absl::Status CopiedIo::SealError() const {
-  return absl::FailedPreconditionError(
-      absl::StrCat("region ", FormatId(Raw(place().map->key().id)), " is sealed, and this process has no key for it ",
-                   "(a child after fork needs its own pool), or no memory"));
+  return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(place().map->key().id)),
+                                                    " is sealed, and this process has no key for it ",
+                                                    "(a child after fork needs its own pool), or no memory"));
 }
 
 absl::Status CopiedIo::BadSealError(const IoPart& part) const {
-  return absl::DataLossError(absl::StrCat(
-      "memory server ", part.session->name(), " has returned pages of region ", FormatId(Raw(place().map->key().id)),
-      " that are not the last written ones: it changed them, or replays old ones"));
+  return absl::DataLossError(absl::StrCat("memory server ", part.session->name(), " has returned pages of region ",
+                                          FormatId(Raw(place().map->key().id)),
+                                          " that are not the last written ones: it changed them, or replays old ones"));
 }
 
 bool CopiedIo::TakeSealer(Piece* piece) {
@@ -89,7 +89,7 @@ bool CopiedIo::Open(Piece* piece) {
   }
   piece->error = BadSealError(part);
   ++piece->damaged_reads;
-  NoteBad(piece, part.leg.presence);
+  NoteBad(piece, part.leg.replica_host);
   return false;
 }
 

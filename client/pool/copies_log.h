@@ -5,8 +5,8 @@
 
 namespace nram {
 
-// Says in the log when spans begin to lack copies, have all of them again, or are lost. Writing a log may block, for as
-// long as whoever reads it likes: of a thread that no page waits for. Not thread-safe.
+// Says in the log when spans begin to lack copies, have all of them again, or are lost. Writing a log may block for as
+// long as its reader likes, so only a thread that no page waits for may call this. Not thread-safe.
 class CopiesLog {
  public:
   void Note(const CopiesReport& now);

@@ -10,14 +10,14 @@
 
 namespace nram {
 
-bool CopyMap::HasPlaceLocked(size_t lives) const { return presences_.size() + lives < kPresencesMax; }
+bool CopyMap::HasPlaceLocked(size_t lives) const { return replica_hosts_.size() + lives < kReplicaHostsMax; }
 
-uint16_t CopyMap::PresenceLocked(const Life& life) {
-  const Presence* const present = FindPresenceLocked(life);
-  if (present != nullptr) return static_cast<uint16_t>(present - presences_.data());
-  CHECK_LT(presences_.size(), size_t{UINT16_MAX}) << "a region was in too many lives of its servers";
-  presences_.push_back({life.incarnation, life.server});
-  return static_cast<uint16_t>(presences_.size() - 1);
+uint16_t CopyMap::ReplicaHostLocked(const Life& life) {
+  const ReplicaHost* const present = FindReplicaHostLocked(life);
+  if (present != nullptr) return static_cast<uint16_t>(present - replica_hosts_.data());
+  CHECK_LT(replica_hosts_.size(), size_t{UINT16_MAX}) << "a region was in too many lives of its servers";
+  replica_hosts_.push_back({life.incarnation, life.server});
+  return static_cast<uint16_t>(replica_hosts_.size() - 1);
 }
 
 SpanCopies* CopyMap::FindLocked(uint64_t span) const {
@@ -35,7 +35,8 @@ SpanCopies* CopyMap::FindLocked(uint64_t span) const {
 void CopyMap::BuryDeadLocked(uint64_t span, SpanCopies* copies) const {
   CopySet dead = 0;
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
-    if (copies->state(copy) != CopyState::kAbsent && presences_[copies->presence(copy)].dead) dead |= 1u << copy;
+    if (copies->state(copy) != CopyState::kAbsent && replica_hosts_[copies->replica_host(copy)].dead)
+      dead |= 1u << copy;
   }
   if (dead == 0 || copies->Bury(dead)) return;
   RareLocked().lost_pages[span].set();
@@ -89,18 +90,18 @@ bool CopyMap::Place(uint64_t span, absl::Span<const Life> lives) {
   for (const Life& life : lives) {
     if (!MayHaveLocked(life)) return false;
   }
-  absl::InlinedVector<uint16_t, SpanCopies::kMost> presences;
-  for (const Life& life : lives) presences.push_back(PresenceLocked(life));
-  SlotLocked(span)->Place(presences, /*one_copy=*/false);
+  absl::InlinedVector<uint16_t, SpanCopies::kMost> replica_hosts;
+  for (const Life& life : lives) replica_hosts.push_back(ReplicaHostLocked(life));
+  SlotLocked(span)->Place(replica_hosts, /*one_copy=*/false);
   return true;
 }
 
 CopyMap::Leg CopyMap::LegOf(const SpanCopies& copies, int copy) const {
-  const Presence& presence = presences_[copies.presence(copy)];
+  const ReplicaHost& replica_host = replica_hosts_[copies.replica_host(copy)];
   Leg leg;
-  leg.life = {presence.server, presence.incarnation};
-  leg.presence = copies.presence(copy);
-  leg.known = presence.known;
+  leg.life = {replica_host.server, replica_host.incarnation};
+  leg.replica_host = copies.replica_host(copy);
+  leg.known = replica_host.known;
   leg.placement = copies.placement();
   leg.creates = !copies.known(copy);
   leg.generation = copies.GenerationFor(copy);
@@ -132,12 +133,12 @@ CopiedChange::Step CopyMap::Next(uint64_t span, CopiedChange* change, bool in_ti
 
 void CopyMap::Refresh(uint64_t span, Leg* leg) const {
   GateLock lock(&mu_);
-  leg->known = presences_[leg->presence].known;
+  leg->known = replica_hosts_[leg->replica_host].known;
   const SpanCopies* const copies = FindLocked(span);
   if (copies == nullptr || copies->placement() != leg->placement) return;
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
     // The word of a stale copy from before it joins again does not count.
-    const bool is_it = (copies->changed() >> copy & 1) != 0 && copies->presence(copy) == leg->presence;
+    const bool is_it = (copies->changed() >> copy & 1) != 0 && copies->replica_host(copy) == leg->replica_host;
     if (is_it && copies->known(copy)) leg->creates = false;
   }
 }
@@ -147,16 +148,16 @@ bool CopyMap::IsPresent(uint64_t span, const Leg& leg) const {
   const SpanCopies* const copies = FindLocked(span);
   for (unsigned rest = copies == nullptr ? 0 : copies->changed(); rest != 0; rest &= rest - 1) {
     const int copy = std::countr_zero(rest);
-    if (copies->presence(copy) == leg.presence) return copies->GenerationFor(copy) == leg.generation;
+    if (copies->replica_host(copy) == leg.replica_host) return copies->GenerationFor(copy) == leg.generation;
   }
   return false;
 }
 
-bool CopyMap::GetsChanges(uint64_t span, uint16_t presence) const {
+bool CopyMap::GetsChanges(uint64_t span, uint16_t replica_host) const {
   GateLock lock(&mu_);
   const SpanCopies* const copies = FindLocked(span);
   for (unsigned rest = copies == nullptr ? 0 : copies->changed(); rest != 0; rest &= rest - 1) {
-    if (copies->presence(std::countr_zero(rest)) == presence) return true;
+    if (copies->replica_host(std::countr_zero(rest)) == replica_host) return true;
   }
   return false;
 }
@@ -210,7 +211,7 @@ bool CopyMap::Confirms(uint64_t span, const Leg& leg) const {
   const SpanCopies* const copies = FindLocked(span);
   if (copies == nullptr || copies->doubtful() || copies->generation() != leg.generation) return false;
   for (unsigned rest = copies->in_sync(); rest != 0; rest &= rest - 1) {
-    if (copies->presence(std::countr_zero(rest)) == leg.presence) return true;
+    if (copies->replica_host(std::countr_zero(rest)) == leg.replica_host) return true;
   }
   return false;
 }
@@ -265,8 +266,9 @@ uint64_t CopyMap::AllReservedPages() const {
 
 bool CopyMap::IsCreated(const Life& life) const {
   GateLock lock(&mu_);
-  for (const Presence& presence : presences_) {
-    if (Life{presence.server, presence.incarnation} == life && presence.known == Known::kCreated && !presence.dead)
+  for (const ReplicaHost& replica_host : replica_hosts_) {
+    if (Life{replica_host.server, replica_host.incarnation} == life && replica_host.known == Known::kCreated &&
+        !replica_host.dead)
       return true;
   }
   return false;
@@ -274,35 +276,36 @@ bool CopyMap::IsCreated(const Life& life) const {
 
 void CopyMap::NoteAnswered(uint64_t span, const Leg& leg) {
   GateLock lock(&mu_);
-  presences_[leg.presence].known = Known::kCreated;
+  replica_hosts_[leg.replica_host].known = Known::kCreated;
   SpanCopies* const copies = FindLocked(span);
-  // In another place, what it has of this one would show beside what is to come.
+  // If the span has another place, the server's data of this place would show beside the new data.
   const bool is_there = copies != nullptr && copies->placement() == leg.placement;
   if (!is_there && !NRAM_PLANTED(other_place_known)) return;
   for (int copy = 0; copies != nullptr && copy < SpanCopies::kMost; ++copy) {
-    if (copies->state(copy) != CopyState::kAbsent && copies->presence(copy) == leg.presence) copies->NoteKnown(copy);
+    if (copies->state(copy) != CopyState::kAbsent && copies->replica_host(copy) == leg.replica_host)
+      copies->NoteKnown(copy);
   }
 }
 
-void CopyMap::NotePerhaps(uint16_t presence) {
+void CopyMap::NotePerhaps(uint16_t replica_host) {
   GateLock lock(&mu_);
-  if (presences_[presence].known == Known::kNothing) presences_[presence].known = Known::kPerhaps;
+  if (replica_hosts_[replica_host].known == Known::kNothing) replica_hosts_[replica_host].known = Known::kPerhaps;
 }
 
-void CopyMap::Bury(uint16_t presence) {
+void CopyMap::Bury(uint16_t replica_host) {
   GateLock lock(&mu_);
-  presences_[presence].dead = true;
+  replica_hosts_[replica_host].dead = true;
 }
 
 std::vector<CopyMap::Whereabout> CopyMap::Whereabouts() const {
   GateLock lock(&mu_);
   std::vector<Whereabout> whereabouts;
-  for (const Presence& presence : presences_) {
-    if (presence.known == Known::kNothing) continue;
-    const Life life{presence.server, presence.incarnation};
+  for (const ReplicaHost& replica_host : replica_hosts_) {
+    if (replica_host.known == Known::kNothing) continue;
+    const Life life{replica_host.server, replica_host.incarnation};
     const auto it =
         std::find_if(whereabouts.begin(), whereabouts.end(), [&](const auto& at) { return at.life == life; });
-    if (it == whereabouts.end()) whereabouts.push_back({life, presence.known});
+    if (it == whereabouts.end()) whereabouts.push_back({life, replica_host.known});
   }
   return whereabouts;
 }
@@ -310,7 +313,7 @@ std::vector<CopyMap::Whereabout> CopyMap::Whereabouts() const {
 CopyMap::Servers CopyMap::ServersLocked(const SpanCopies* copies, CopySet of) const {
   Servers servers;
   for (unsigned rest = copies == nullptr ? 0 : of; rest != 0; rest &= rest - 1) {
-    servers.push_back(presences_[copies->presence(std::countr_zero(rest))].server);
+    servers.push_back(replica_hosts_[copies->replica_host(std::countr_zero(rest))].server);
   }
   return servers;
 }
@@ -343,7 +346,7 @@ uint64_t CopyMap::NextSpan(uint64_t span) const {
 size_t CopyMap::memory_bytes() const {
   GateLock lock(&mu_);
   size_t bytes = sizeof *this;
-  if (presences_.capacity() > 2) bytes += presences_.capacity() * sizeof(Presence);
+  if (replica_hosts_.capacity() > 2) bytes += replica_hosts_.capacity() * sizeof(ReplicaHost);
   // A node of the tree has up to 256 bytes, and is half full at least.
   if (blocks_ != nullptr) bytes += sizeof *blocks_ + blocks_->size() * (sizeof(Block) + 2 * sizeof(Blocks::value_type));
   if (blocks_ != nullptr) {

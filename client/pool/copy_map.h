@@ -2,7 +2,7 @@
 #define NRAM_CLIENT_POOL_COPY_MAP_H_
 
 // Where the copies of a region's spans are (adr/0014), and which lives of which servers have the region. It asks no
-// server: operations look here, and note here what they have seen.
+// server: operations look here, and note here their results.
 
 #include <array>
 #include <bitset>
@@ -44,10 +44,10 @@ class CopyMap {
   // Everything that a message to one copy of a span needs.
   struct Leg {
     Life life;
-    uint16_t presence = 0;
+    uint16_t replica_host = 0;
     Known known = Known::kNothing;
     uint16_t placement = 0;  // the span's
-    bool creates = false;    // nobody knows that the server has the span
+    bool creates = false;    // it is not known that the server has the span
     SpanGeneration generation{};
   };
   using Legs = absl::InlinedVector<Leg, SpanCopies::kMost>;
@@ -75,11 +75,11 @@ class CopyMap {
   bool HasLoss() const;
   // Loads a member's copy of a span, as its server lists it. False: the map would take more than `bytes_max`.
   bool Load(uint64_t span, const Life& life, SpanGeneration generation, size_t bytes_max);
-  // All members have been listed. `doubtful`: nobody knows whether the copies of a span are alike. `loses`: not all
+  // All members have been listed. `doubtful`: it is unknown whether the copies of a span are alike. `loses`: not all
   // members are there, so a span without a copy may have had one.
   void EndLoad(bool doubtful, bool loses);
   // The fewest copies in sync in those lives that any span has; 0 if a span is lost, doubtful or unsettled. A map
-  // without spans: as many as wanted, of so many lives at most.
+  // without spans: as many as wanted, at most the number of lives.
   int LeastInSync(absl::Span<const Life> lives) const;
   // The first span at or after `span` that is doubtful or unsettled; UINT64_MAX if there is none.
   uint64_t NextToSettle(uint64_t span) const;
@@ -94,20 +94,20 @@ class CopyMap {
     uint64_t first = 0;
     uint64_t end = 0;
   };
-  // A change of the span: what CopiedChange::Next says, and the messages that it asks for, in the order of the servers'
-  // numbers. Once it is stored, none of `whole` is lost any more.
+  // A change of the span: the step of CopiedChange::Next, and the messages that it asks for, in the order of the
+  // servers' numbers. Once it is stored, none of `whole` is lost any more.
   CopiedChange::Step Next(uint64_t span, CopiedChange* change, bool in_time, const WholePages& whole, Legs* legs);
-  // Brings the leg up to date about its server and copy: a message that is sent again may not have to create what it
-  // did.
+  // Updates the leg's knowledge of its server and copy: a message that is sent again may not have to create the span
+  // any more.
   void Refresh(uint64_t span, Leg* leg) const;
   // The copy gets changes, of the leg's generation.
   bool IsPresent(uint64_t span, const Leg& leg) const;
-  // Some copy of that presence does, of whatever generation.
-  bool GetsChanges(uint64_t span, uint16_t presence) const;
+  // Some copy of that replica host does, of any generation.
+  bool GetsChanges(uint64_t span, uint16_t replica_host) const;
   // A trim of pages of a span that is lost. To be called in the gate.
   void NoteTrimmed(const WholePages& whole);
-  // A trim in a span that is placed: true if it holds nothing, and no server may have done what others have refused;
-  // then it is a hole; where room is reserved for it, it keeps its place.
+  // A trim in a span that is placed. True if the span holds nothing, and no server may have executed a change that
+  // others have refused. Then it is a hole; where room is reserved for it, it keeps its place.
   bool Unplace(uint64_t span);
   // Unplace would be true, for a span with room reserved. Other changes of it that are under way would then begin anew,
   // without the room that their first messages have used: the trim has to wait for them.
@@ -121,17 +121,17 @@ class CopyMap {
     kPlaced,
   };
   // kPlaced: the copies in sync. `unsettled`: a copy that refuses may be right.
-  // `uses`: somebody uses the span, and does not only repair it.
+  // `uses`: the caller uses the span, and does not only repair it.
   ReadState LookForRead(const ChunkRange& range, Legs* legs, bool* unsettled, bool uses = true) const;
-  // At a read's end: what it has found at `leg` counts.
+  // Called at a read's end. True: the data from `leg` counts.
   bool Confirms(uint64_t span, const Leg& leg) const;
 
   // A copy has answered a change: its server has the span, if that has its place still.
   void NoteAnswered(uint64_t span, const Leg& leg);
   // A message that may have created the region there was sent and has no answer.
-  void NotePerhaps(uint16_t presence);
+  void NotePerhaps(uint16_t replica_host);
   // Nothing of the region is left there: another life of the server has begun, or it was collected.
-  void Bury(uint16_t presence);
+  void Bury(uint16_t replica_host);
 
   // The lives of servers where the region may be: also those that are over, and those that have lost it, since there it
   // may have come again.
@@ -164,7 +164,7 @@ class CopyMap {
     enum class Standing : uint8_t {
       kStays,
       kAsks,    // it asks for memory (adr/0017): some of its copies are to be moved
-      kAway,    // it has been away for so long that its copies are to be replaced
+      kAway,    // it has been away too long: its copies are to be replaced
       kLeaves,  // its copies are to be moved
     };
     Standing standing = Standing::kStays;
@@ -176,46 +176,46 @@ class CopyMap {
     kInSync,     // as many copies as wanted can be asked
     kDegraded,   // fewer
     kRepairing,  // a copy is catching up
-    kLost,       // no copy is left of what was stored
+    kLost,       // no copy is left of the stored data
   };
   enum class Need : uint8_t {
     kNothing,
     kJoin,   // another copy
-    kLeave,  // those on servers that do not stay leave, and stale ones
+    kLeave,  // drops copies on servers that are about to go, and stale ones
   };
   struct Plan {
     Need need = Need::kNothing;
-    bool moves = false;        // a copy in sync is on a server that leaves
+    bool moves = false;        // a copy in sync is on a server that is about to go
     int heat = 0;              // SpanCopies'
-    bool has_sibling = false;  // a copy in sync is there, on a server that stays and does not ask
+    bool has_sibling = false;  // a copy in sync is on a server that remains and does not ask
     absl::InlinedVector<uint16_t, SpanCopies::kMost> asked;  // servers that ask, of copies in sync
-    absl::InlinedVector<Life, SpanCopies::kMost> stay;       // of copies that are or will be in sync, and stay
+    absl::InlinedVector<Life, SpanCopies::kMost> stay;       // of remaining copies that are or will be in sync
     absl::InlinedVector<Life, SpanCopies::kMost> stale;      // of copies that have missed something
-    absl::InlinedVector<uint16_t, SpanCopies::kMost> leave;  // presences of copies that are to leave
+    absl::InlinedVector<uint16_t, SpanCopies::kMost> leave;  // replica hosts of the copies to be dropped
   };
   // Visits up to `most` spans that are placed or lost, and then fewer than kSpansPerTableBlock more, from `span` on,
-  // which is 0 or what Walk has returned. Returns where to go on; UINT64_MAX: at the end. `visit` runs under the map's
-  // lock. Copies of former lives of their servers die: `incarnation_of` tells the present ones (0: not known), and is
-  // asked under the lock, so that it is not older than what the map says. `cools`: the spans' heat falls.
+  // which is 0 or the result of the last Walk. Returns where to go on; UINT64_MAX: at the end. `visit` runs under the
+  // map's lock. Copies of former lives of their servers die: `incarnation_of` tells the present ones (0: not known),
+  // and is called under the lock, so that its answer is not older than the map. `cools`: the spans' heat falls.
   uint64_t Walk(uint64_t span, size_t most, Donors donors, absl::FunctionRef<uint64_t(uint16_t server)> incarnation_of,
                 absl::FunctionRef<void(uint64_t span, Health health, const Plan& plan)> visit, bool cools = false);
   Plan PlanFor(uint64_t span, Donors donors) const;
-  // The data that a server still has of a span that has left it: a trim with that generation frees it, and nothing
+  // The data that a server still has of a span that was moved away: a trim with that generation frees it, and nothing
   // else.
   struct Leftover {
     Life life;
     SpanGeneration generation{};
   };
-  // A copy of the span is to join there: kOpen, kCopy and kJoin do that. Returns its presence. `leftover`: of the copy
-  // whose place it takes. Nothing: it has no place for one more, or none to catch up with.
+  // A copy of the span is to join there: kOpen, kCopy and kJoin do that. Returns its replica host. `leftover`: of the
+  // copy whose place it takes. Nothing: it has no place for one more, or none to catch up with.
   std::optional<uint16_t> Join(uint64_t span, const Life& life, std::optional<Leftover>* leftover);
-  bool IsJoining(uint64_t span, uint16_t presence) const;
-  bool IsInSync(uint64_t span, uint16_t presence) const;
+  bool IsJoining(uint64_t span, uint16_t replica_host) const;
+  bool IsInSync(uint64_t span, uint16_t replica_host) const;
   // It does not catch up any more.
-  void EndJoining(uint64_t span, uint16_t presence);
+  void EndJoining(uint64_t span, uint16_t replica_host);
   // Nothing if the span still has a copy there.
-  std::optional<Leftover> LeftoverOf(uint64_t span, uint16_t presence) const;
-  Life LifeOf(uint16_t presence) const;
+  std::optional<Leftover> LeftoverOf(uint64_t span, uint16_t replica_host) const;
+  Life LifeOf(uint16_t replica_host) const;
   // Whether some span has a copy there.
   bool IsUsed(uint16_t server) const;
   // No copy has the page: it is lost. To be called in the gate.
@@ -230,8 +230,8 @@ class CopyMap {
 
  private:
   static constexpr size_t kDamagedMax = 256;
-  // Lives of servers, and losses in them, that a region can have gone through. Beyond, nothing is placed any more.
-  static constexpr size_t kPresencesMax = 60'000;
+  // Lives of servers, and losses in them, that a region can have gone through. Beyond, no span is placed any more.
+  static constexpr size_t kReplicaHostsMax = 60'000;
   struct Block {
     std::array<SpanCopies, kSpansPerTableBlock> spans;
     std::unique_ptr<std::array<uint8_t, kSpansPerTableBlock>> reserved;  // see only_reserved_
@@ -246,7 +246,7 @@ class CopyMap {
     absl::flat_hash_map<uint64_t, SpanGeneration> above;
   };
 
-  struct Presence {
+  struct ReplicaHost {
     uint64_t incarnation = 0;
     uint16_t server = kNoServer;
     Known known = Known::kNothing;
@@ -254,20 +254,20 @@ class CopyMap {
     bool is_member = false;
   };
 
-  Presence* FindPresenceLocked(const Life& life) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  ReplicaHost* FindReplicaHostLocked(const Life& life) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MayHaveLocked(const Life& life) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Calls `visit` for each span from `span` on until it returns false; spans that were never placed, too.
   void VisitLocked(uint64_t span, absl::FunctionRef<bool(uint64_t span, SpanCopies* copies)> visit) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool IsUsedLocked(absl::FunctionRef<bool(const Presence&)> is_it) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsUsedLocked(absl::FunctionRef<bool(const ReplicaHost&)> is_it) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasPlaceLocked(size_t lives) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  uint16_t PresenceLocked(const Life& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The span as it is now, without what has died. Null: a hole.
+  uint16_t ReplicaHostLocked(const Life& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The span as it is now, without dead copies. Null: a hole.
   SpanCopies* FindLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BuryDeadLocked(uint64_t span, SpanCopies* copies) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t ReservedLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The span's place of that presence; -1: none.
-  static int PlaceOf(const SpanCopies& copies, uint16_t presence);
+  // The span's place of that replica host; -1: none.
+  static int PlaceOf(const SpanCopies& copies, uint16_t replica_host);
   void LookLocked(const SpanCopies& copies, Donors donors, Health* health, Plan* plan) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SpanCopies* SlotLocked(uint64_t span) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -295,7 +295,7 @@ class CopyMap {
   mutable SpanCopies only_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<Blocks> blocks_ ABSL_GUARDED_BY(mu_);
   mutable std::unique_ptr<Rare> rare_ ABSL_GUARDED_BY(mu_);
-  mutable absl::InlinedVector<Presence, 2> presences_ ABSL_GUARDED_BY(mu_);
+  mutable absl::InlinedVector<ReplicaHost, 2> replica_hosts_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace nram

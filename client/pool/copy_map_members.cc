@@ -1,4 +1,5 @@
-// A region with a name: which lives of servers may have its spans, and what an owner finds that attaches it.
+// A region with a name: the lives of servers that may have its spans, and the state that an owner finds when it
+// attaches the region.
 
 #include <algorithm>
 
@@ -6,17 +7,18 @@
 
 namespace nram {
 
-CopyMap::Presence* CopyMap::FindPresenceLocked(const Life& life) const {
-  for (Presence& presence : presences_) {
-    if (!presence.dead && presence.server == life.server && presence.incarnation == life.incarnation) return &presence;
+CopyMap::ReplicaHost* CopyMap::FindReplicaHostLocked(const Life& life) const {
+  for (ReplicaHost& replica_host : replica_hosts_) {
+    if (!replica_host.dead && replica_host.server == life.server && replica_host.incarnation == life.incarnation)
+      return &replica_host;
   }
   return nullptr;
 }
 
 bool CopyMap::MayHaveLocked(const Life& life) const {
   if (!named_) return true;
-  const Presence* const presence = FindPresenceLocked(life);
-  return presence != nullptr && presence->is_member;
+  const ReplicaHost* const replica_host = FindReplicaHostLocked(life);
+  return replica_host != nullptr && replica_host->is_member;
 }
 
 void CopyMap::VisitLocked(uint64_t span, absl::FunctionRef<bool(uint64_t, SpanCopies*)> visit) const {
@@ -32,11 +34,11 @@ void CopyMap::VisitLocked(uint64_t span, absl::FunctionRef<bool(uint64_t, SpanCo
   }
 }
 
-bool CopyMap::IsUsedLocked(absl::FunctionRef<bool(const Presence&)> is_it) const {
+bool CopyMap::IsUsedLocked(absl::FunctionRef<bool(const ReplicaHost&)> is_it) const {
   bool is_used = false;
   VisitLocked(0, [&](uint64_t, const SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
-      is_used |= copies->state(copy) != CopyState::kAbsent && is_it(presences_[copies->presence(copy)]);
+      is_used |= copies->state(copy) != CopyState::kAbsent && is_it(replica_hosts_[copies->replica_host(copy)]);
     }
     return !is_used;
   });
@@ -45,35 +47,35 @@ bool CopyMap::IsUsedLocked(absl::FunctionRef<bool(const Presence&)> is_it) const
 
 bool CopyMap::NotePerhaps(const Life& life) {
   GateLock lock(&mu_);
-  if (FindPresenceLocked(life) == nullptr && !HasPlaceLocked(1)) return false;
-  Presence& presence = presences_[PresenceLocked(life)];
-  if (presence.known == Known::kNothing) presence.known = Known::kPerhaps;
+  if (FindReplicaHostLocked(life) == nullptr && !HasPlaceLocked(1)) return false;
+  ReplicaHost& replica_host = replica_hosts_[ReplicaHostLocked(life)];
+  if (replica_host.known == Known::kNothing) replica_host.known = Known::kPerhaps;
   return true;
 }
 
 void CopyMap::NoteMember(const Life& life) {
   GateLock lock(&mu_);
-  Presence& presence = presences_[PresenceLocked(life)];
-  presence.known = Known::kCreated;
-  presence.is_member = true;
+  ReplicaHost& replica_host = replica_hosts_[ReplicaHostLocked(life)];
+  replica_host.known = Known::kCreated;
+  replica_host.is_member = true;
 }
 
 bool CopyMap::EndMember(const Life& life) {
   GateLock lock(&mu_);
-  Presence* const presence = FindPresenceLocked(life);
-  if (presence == nullptr) return true;
-  presence->is_member = false;
-  return !IsUsedLocked([&](const Presence& other) { return &other == presence; });
+  ReplicaHost* const replica_host = FindReplicaHostLocked(life);
+  if (replica_host == nullptr) return true;
+  replica_host->is_member = false;
+  return !IsUsedLocked([&](const ReplicaHost& other) { return &other == replica_host; });
 }
 
 void CopyMap::Bury(const Life& life) {
   GateLock lock(&mu_);
-  if (Presence* const presence = FindPresenceLocked(life); presence != nullptr) presence->dead = true;
+  if (ReplicaHost* const replica_host = FindReplicaHostLocked(life); replica_host != nullptr) replica_host->dead = true;
 }
 
 bool CopyMap::IsGone(const Life& life) const {
   GateLock lock(&mu_);
-  return FindPresenceLocked(life) == nullptr;
+  return FindReplicaHostLocked(life) == nullptr;
 }
 
 bool CopyMap::IsMember(const Life& life) const {
@@ -99,7 +101,7 @@ bool CopyMap::Load(uint64_t span, const Life& life, SpanGeneration generation, s
     SpanGeneration& above = RareLocked().above[span];
     above = std::max(above, generation);
   } else {
-    SlotLocked(span)->Load(PresenceLocked(life), generation);
+    SlotLocked(span)->Load(ReplicaHostLocked(life), generation);
   }
   const size_t blocks = blocks_ == nullptr ? 0 : blocks_->size();
   const size_t odd = rare_ == nullptr ? 0 : rare_->above.size();
@@ -116,7 +118,7 @@ void CopyMap::EndLoad(bool doubtful, bool loses) {
     if (is_there) (void)copies->EndLoad(SpanGeneration{}, doubtful, loses);
     return true;
   });
-  // Also spans that nobody has: they may be placed again, above what has been there.
+  // Also spans that no server has: they may be placed again, above their former generations.
   for (const auto& [span, above] : above_of) {
     if (!SlotLocked(span)->EndLoad(above, doubtful, loses)) RareLocked().lost_pages[span].set();
   }
@@ -131,8 +133,9 @@ int CopyMap::LeastInSync(absl::Span<const Life> lives) const {
     int in_sync = 0;
     for (int copy = 0; copies->placed() && copy < SpanCopies::kMost; ++copy) {
       if (copies->state(copy) != CopyState::kInSync) continue;
-      const Presence& presence = presences_[copies->presence(copy)];
-      in_sync += std::find(lives.begin(), lives.end(), Life{presence.server, presence.incarnation}) != lives.end();
+      const ReplicaHost& replica_host = replica_hosts_[copies->replica_host(copy)];
+      in_sync +=
+          std::find(lives.begin(), lives.end(), Life{replica_host.server, replica_host.incarnation}) != lives.end();
     }
     if (copies->placed()) least = std::min(least, in_sync);
     return least > 0;

@@ -10,9 +10,9 @@
 
 namespace nram {
 
-int CopyMap::PlaceOf(const SpanCopies& copies, uint16_t presence) {
+int CopyMap::PlaceOf(const SpanCopies& copies, uint16_t replica_host) {
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
-    if (copies.state(copy) != CopyState::kAbsent && copies.presence(copy) == presence) return copy;
+    if (copies.state(copy) != CopyState::kAbsent && copies.replica_host(copy) == replica_host) return copy;
   }
   return -1;
 }
@@ -27,8 +27,8 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
     const CopyState state = copies.state(copy);
     has_free_place = has_free_place || state == CopyState::kAbsent || state == CopyState::kStale;
     if (state == CopyState::kAbsent) continue;
-    const Presence& presence = presences_[copies.presence(copy)];
-    const Life life{presence.server, presence.incarnation};
+    const ReplicaHost& replica_host = replica_hosts_[copies.replica_host(copy)];
+    const Life life{replica_host.server, replica_host.incarnation};
     if (state == CopyState::kStale) {
       plan->stale.push_back(life);
       continue;
@@ -47,7 +47,7 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
         plan->has_sibling = plan->has_sibling || donor.is_there;
       }
     } else if (state == CopyState::kInSync) {
-      plan->leave.push_back(copies.presence(copy));
+      plan->leave.push_back(copies.replica_host(copy));
       plan->moves = plan->moves || standing == Standing::kLeaves;
     }
   }
@@ -55,13 +55,13 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
             : there >= copies_ ? Health::kInSync
             : joins            ? Health::kRepairing
                                : Health::kDegraded;
-  // Without a copy that can be asked, nobody can catch up.
+  // Without a copy that can be asked, no copy can catch up.
   if (copies.lost() || joins || there == 0) return;
   const bool has_enough = static_cast<int>(plan->stay.size()) >= copies_;
   if (has_enough) {
-    // Nobody will bring the stale ones up to date.
+    // The stale ones will not be brought up to date.
     for (unsigned rest = copies.With(CopyState::kStale); rest != 0; rest &= rest - 1) {
-      plan->leave.push_back(copies.presence(std::countr_zero(rest)));
+      plan->leave.push_back(copies.replica_host(std::countr_zero(rest)));
     }
     // A reader asks all copies that it knows of: one of them must learn of each change.
     if (named_ && plan->leave.size() > 1) plan->leave.resize(1);
@@ -69,7 +69,7 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
   } else if (has_free_place) {
     plan->need = Need::kJoin;
   } else if (!plan->leave.empty() && plan->stay.size() + plan->leave.size() > 1) {
-    // All places are taken: one leaves before another joins.
+    // All places are taken: one copy is dropped before another joins.
     plan->leave.resize(1);
     plan->need = Need::kLeave;
   }
@@ -78,9 +78,9 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
 uint64_t CopyMap::Walk(uint64_t span, size_t most, Donors donors, absl::FunctionRef<uint64_t(uint16_t)> incarnation_of,
                        absl::FunctionRef<void(uint64_t, Health, const Plan&)> visit, bool cools) {
   GateLock lock(&mu_);
-  for (Presence& presence : presences_) {
-    const uint64_t present = incarnation_of(presence.server);
-    if (present != 0 && presence.incarnation != present) presence.dead = true;
+  for (ReplicaHost& replica_host : replica_hosts_) {
+    const uint64_t present = incarnation_of(replica_host.server);
+    if (present != 0 && replica_host.incarnation != present) replica_host.dead = true;
   }
   const auto look = [&](uint64_t at, SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     BuryDeadLocked(at, copies);
@@ -118,51 +118,52 @@ std::optional<uint16_t> CopyMap::Join(uint64_t span, const Life& life, std::opti
   SpanCopies* const copies = FindLocked(span);
   if (copies == nullptr || !copies->placed()) return std::nullopt;
   if (!MayHaveLocked(life) || !HasPlaceLocked(1)) return std::nullopt;
-  const uint16_t presence = PresenceLocked(life);
-  const int place = PlaceOf(*copies, presence);
+  const uint16_t replica_host = ReplicaHostLocked(life);
+  const int place = PlaceOf(*copies, replica_host);
   if (place >= 0 && copies->state(place) != CopyState::kStale) return std::nullopt;
   const SpanCopies before = *copies;
-  const int joined = copies->Join(presence);
+  const int joined = copies->Join(replica_host);
   if (joined < 0) return std::nullopt;
-  if (before.state(joined) == CopyState::kStale && before.presence(joined) != presence) {
-    const Presence& former = presences_[before.presence(joined)];
+  if (before.state(joined) == CopyState::kStale && before.replica_host(joined) != replica_host) {
+    const ReplicaHost& former = replica_hosts_[before.replica_host(joined)];
     *leftover = Leftover{{former.server, former.incarnation}, SpanGeneration{Raw(copies->generation()) - 1}};
   }
-  return presence;
+  return replica_host;
 }
 
-bool CopyMap::IsJoining(uint64_t span, uint16_t presence) const {
+bool CopyMap::IsJoining(uint64_t span, uint16_t replica_host) const {
   GateLock lock(&mu_);
   const SpanCopies* const copies = FindLocked(span);
-  const int place = copies == nullptr ? -1 : PlaceOf(*copies, presence);
+  const int place = copies == nullptr ? -1 : PlaceOf(*copies, replica_host);
   return place >= 0 && copies->state(place) == CopyState::kCatchingUp;
 }
 
-void CopyMap::EndJoining(uint64_t span, uint16_t presence) {
+void CopyMap::EndJoining(uint64_t span, uint16_t replica_host) {
   GateLock lock(&mu_);
   SpanCopies* const copies = FindLocked(span);
-  const int place = copies == nullptr ? -1 : PlaceOf(*copies, presence);
+  const int place = copies == nullptr ? -1 : PlaceOf(*copies, replica_host);
   if (place >= 0 && copies->state(place) == CopyState::kCatchingUp) copies->EndCopy(0);
 }
 
-bool CopyMap::IsInSync(uint64_t span, uint16_t presence) const {
+bool CopyMap::IsInSync(uint64_t span, uint16_t replica_host) const {
   GateLock lock(&mu_);
   const SpanCopies* const copies = FindLocked(span);
-  const int place = copies == nullptr ? -1 : PlaceOf(*copies, presence);
+  const int place = copies == nullptr ? -1 : PlaceOf(*copies, replica_host);
   return place >= 0 && copies->state(place) == CopyState::kInSync;
 }
 
-std::optional<CopyMap::Leftover> CopyMap::LeftoverOf(uint64_t span, uint16_t presence) const {
+std::optional<CopyMap::Leftover> CopyMap::LeftoverOf(uint64_t span, uint16_t replica_host) const {
   GateLock lock(&mu_);
   const SpanCopies* const copies = FindLocked(span);
-  if (copies == nullptr || presences_[presence].dead || PlaceOf(*copies, presence) >= 0) return std::nullopt;
-  return Leftover{{presences_[presence].server, presences_[presence].incarnation},
+  if (copies == nullptr || replica_hosts_[replica_host].dead || PlaceOf(*copies, replica_host) >= 0)
+    return std::nullopt;
+  return Leftover{{replica_hosts_[replica_host].server, replica_hosts_[replica_host].incarnation},
                   SpanGeneration{Raw(copies->generation()) - 1}};
 }
 
-CopyMap::Life CopyMap::LifeOf(uint16_t presence) const {
+CopyMap::Life CopyMap::LifeOf(uint16_t replica_host) const {
   GateLock lock(&mu_);
-  return {presences_[presence].server, presences_[presence].incarnation};
+  return {replica_hosts_[replica_host].server, replica_hosts_[replica_host].incarnation};
 }
 
 uint64_t CopyMap::ReservedBytesAt(uint16_t server) const {
@@ -170,7 +171,8 @@ uint64_t CopyMap::ReservedBytesAt(uint16_t server) const {
   uint64_t bytes = 0;
   VisitLocked(0, [&](uint64_t span, const SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
-      if (copies->state(copy) == CopyState::kAbsent || presences_[copies->presence(copy)].server != server) continue;
+      if (copies->state(copy) == CopyState::kAbsent || replica_hosts_[copies->replica_host(copy)].server != server)
+        continue;
       const uint64_t pages = ReservedLocked(span);
       bytes += pages > 0 ? PriceOfWrite(pages, /*creates_region=*/true) : 0;
       break;
@@ -182,7 +184,7 @@ uint64_t CopyMap::ReservedBytesAt(uint16_t server) const {
 
 bool CopyMap::IsUsed(uint16_t server) const {
   GateLock lock(&mu_);
-  return IsUsedLocked([&](const Presence& presence) { return presence.server == server; });
+  return IsUsedLocked([&](const ReplicaHost& replica_host) { return replica_host.server == server; });
 }
 
 void CopyMap::NoteLostPage(uint64_t page) {

@@ -1,4 +1,4 @@
-// The questions of repair to a region's map, and its notes there; by hand, without servers.
+// The questions of repair to a region's map, and its notes there; driven by hand, without servers.
 
 #include "client/pool/copy_map.h"
 
@@ -30,7 +30,7 @@ constexpr int kServers = 6;
 Life LifeAt(uint16_t server) { return {server, 100u + server}; }
 ChunkRange Page(uint64_t page) { return {page * kChunksPerPage, kChunksPerPage}; }
 
-// A region of two copies on six servers that store every message, but for those that are silent.
+// A region of two copies on six servers. Each server stores every message, except the silent ones.
 class CopyMapTest : public ::testing::Test {
  protected:
   void Place(uint64_t span, const std::vector<uint16_t>& servers) {
@@ -47,7 +47,7 @@ class CopyMapTest : public ::testing::Test {
       for (const CopyMap::Leg& leg : legs) {
         const bool answers = !silent_.contains(leg.life.server);
         if (answers) map_.NoteAnswered(span, leg);
-        change.Ended(leg.presence, answers ? CopiedChange::End::kStored : CopiedChange::End::kMissed);
+        change.Ended(leg.replica_host, answers ? CopiedChange::End::kStored : CopiedChange::End::kMissed);
       }
     }
     ADD_FAILURE() << "a change without an end";
@@ -67,24 +67,24 @@ class CopyMapTest : public ::testing::Test {
     silent_.clear();
   }
   uint16_t Join(uint64_t span, uint16_t server, std::optional<CopyMap::Leftover>* leftover) {
-    const std::optional<uint16_t> presence = map_.Join(span, LifeAt(server), leftover);
-    EXPECT_TRUE(presence.has_value());
-    return presence.value_or(0);
+    const std::optional<uint16_t> replica_host = map_.Join(span, LifeAt(server), leftover);
+    EXPECT_TRUE(replica_host.has_value());
+    return replica_host.value_or(0);
   }
   uint16_t Join(uint64_t span, uint16_t server) {
     std::optional<CopyMap::Leftover> leftover;
-    const uint16_t presence = Join(span, server, &leftover);
+    const uint16_t replica_host = Join(span, server, &leftover);
     EXPECT_FALSE(leftover.has_value());
-    return presence;
+    return replica_host;
   }
-  StepKind Open(uint64_t span, uint16_t presence) {
+  StepKind Open(uint64_t span, uint16_t replica_host) {
     CopiedChange change(Kind::kOpen);
-    change.SetCopy(presence);
+    change.SetCopy(replica_host);
     return Run(change, span);
   }
-  StepKind Flip(uint64_t span, std::optional<uint16_t> presence, const std::vector<uint16_t>& leaves = {}) {
+  StepKind Flip(uint64_t span, std::optional<uint16_t> replica_host, const std::vector<uint16_t>& leaves = {}) {
     CopiedChange change(Kind::kJoin);
-    if (presence.has_value()) change.SetCopy(*presence);
+    if (replica_host.has_value()) change.SetCopy(*replica_host);
     for (const uint16_t leaving : leaves) change.Leave(leaving);
     return Run(change, span);
   }
@@ -107,16 +107,16 @@ class CopyMapTest : public ::testing::Test {
     EXPECT_EQ(map_.LookForRead({span * kChunksPerSpan, 1}, &legs, &unsettled), CopyMap::ReadState::kPlaced);
     return legs.empty() ? 0 : Raw(legs[0].generation);
   }
-  std::vector<uint16_t> ServersOf(const std::vector<uint16_t>& presences) const {
+  std::vector<uint16_t> ServersOf(const std::vector<uint16_t>& replica_hosts) const {
     std::vector<uint16_t> servers;
-    for (const uint16_t presence : presences) servers.push_back(map_.LifeOf(presence).server);
+    for (const uint16_t replica_host : replica_hosts) servers.push_back(map_.LifeOf(replica_host).server);
     return servers;
   }
-  template <typename Presences>
-  std::vector<uint16_t> ServersOf(const Presences& presences) const {
-    return ServersOf(std::vector<uint16_t>(presences.begin(), presences.end()));
+  template <typename ReplicaHosts>
+  std::vector<uint16_t> ServersOf(const ReplicaHosts& replica_hosts) const {
+    return ServersOf(std::vector<uint16_t>(replica_hosts.begin(), replica_hosts.end()));
   }
-  // Its copies can be asked no more, for so long that they are to be replaced.
+  // The server's copies have been unreachable long enough to be replaced.
   void GoAway(uint16_t server) { donors_[server] = {Standing::kAway, false}; }
 
   CopyMap map_{2};
@@ -239,7 +239,7 @@ TEST_F(CopyMapTest, CopiesLeaveWhenEnoughOthersStay) {
   EXPECT_EQ(HealthOf(0), Health::kInSync);
   donors_[1] = {};
   EXPECT_EQ(Plan(0).need, Need::kNothing);
-  // A stale copy that nobody needs.
+  // A stale copy that is not needed.
   WriteWithout(0, {1});
   EXPECT_THAT(map_.ServersOf(0), UnorderedElementsAre(0, 2));
   plan = Plan(0);
@@ -294,7 +294,7 @@ TEST_F(CopyMapTest, NothingJoinsWhereNothingIs) {
   CopyMap::Legs legs;
   bool unsettled = false;
   ASSERT_EQ(map_.LookForRead(Page(0), &legs, &unsettled), CopyMap::ReadState::kPlaced);
-  map_.Bury(legs[0].presence);
+  map_.Bury(legs[0].replica_host);
   EXPECT_EQ(map_.Join(0, LifeAt(2), &leftover), std::nullopt) << "a span that is lost";
   EXPECT_EQ(leftover, std::nullopt);
 }
@@ -313,7 +313,7 @@ TEST_F(CopyMapTest, ACopyThatMissesAChangeDoesNotCatchUpAnyMore) {
   EXPECT_EQ(Flip(0, joining), StepKind::kUnanswered);
   EXPECT_FALSE(map_.IsInSync(0, joining));
   EXPECT_THAT(Plan(0).stale, ElementsAre(LifeAt(2)));
-  // It joins again, in another generation: what it has of this one must go.
+  // It joins again, in another generation: its pages of this one must be removed.
   const uint32_t former = GenerationOf(0);
   EXPECT_EQ(Join(0, 2), joining);
   EXPECT_EQ(GenerationOf(0), former) << "not outside of the gate";
@@ -436,7 +436,7 @@ TEST_F(CopyMapTest, ASpanThatHoldsNothingKeepsItsPlaceForReservedRoom) {
   EXPECT_FALSE(map_.Unplace(0)) << "it is a hole already";
 }
 
-// Its answer is lost: what that server has kept must not come to light, so a trim is sent there.
+// The answer is lost. A value that the server may have stored must not be read later, so a trim is sent there.
 TEST_F(CopyMapTest, AWriteThatIsRefusedByOneAndMayBeDoneByAnotherLeavesADoubt) {
   for (const bool may_hold : {false, true}) {
     const uint64_t span = may_hold ? 1 : 0;
@@ -446,7 +446,7 @@ TEST_F(CopyMapTest, AWriteThatIsRefusedByOneAndMayBeDoneByAnotherLeavesADoubt) {
     ASSERT_EQ(map_.Next(span, &change, /*in_time=*/true, {}, &legs).kind, StepKind::kSend);
     if (may_hold) change.NoteMayHold();
     for (const CopyMap::Leg& leg : legs) {
-      change.Ended(leg.presence, leg.life.server == 0 ? CopiedChange::End::kRefused : CopiedChange::End::kMissed);
+      change.Ended(leg.replica_host, leg.life.server == 0 ? CopiedChange::End::kRefused : CopiedChange::End::kMissed);
     }
     EXPECT_EQ(map_.Next(span, &change, /*in_time=*/true, {}, &legs).kind, StepKind::kRefused);
     bool lost = false;
@@ -471,7 +471,7 @@ TEST_F(CopyMapTest, ALateAnswerSaysNothingOfAnotherPlace) {
   ASSERT_TRUE(map_.Unplace(0));
   Place(0, {0, 1});
   map_.NoteAnswered(0, legs[0]);
-  // The server's data of the former place must go before it counts: the next change creates the span anew.
+  // The server's data of the former place must be removed before it counts: the next change creates the span anew.
   CopiedChange next(Kind::kData);
   CopyMap::Legs now;
   ASSERT_EQ(map_.Next(0, &next, /*in_time=*/true, {}, &now).kind, StepKind::kSend);
@@ -497,11 +497,11 @@ TEST_F(CopyMapTest, APageThatIsLostIsLostAlone) {
   bool unsettled = false;
   EXPECT_EQ(map_.LookForRead(Page(first + 3), &legs, &unsettled), CopyMap::ReadState::kLost);
   EXPECT_EQ(map_.LookForRead(Page(first + 5), &legs, &unsettled), CopyMap::ReadState::kPlaced);
-  // A change that does not cover it does not bring it back, nor does one that failed.
+  // Neither a change that does not cover the page nor a failed one makes it readable again.
   Write(2, {first, first + 3});
   CopiedChange late(Kind::kData);
   EXPECT_EQ(map_.Next(2, &late, /*in_time=*/false, {first + 3, first + 4}, &legs).kind, StepKind::kSend);
-  for (const CopyMap::Leg& leg : legs) late.Ended(leg.presence, CopiedChange::End::kRefused);
+  for (const CopyMap::Leg& leg : legs) late.Ended(leg.replica_host, CopiedChange::End::kRefused);
   EXPECT_NE(map_.Next(2, &late, /*in_time=*/false, {first + 3, first + 4}, &legs).kind, StepKind::kStored);
   map_.Look(Page(first + 3), &lost);
   EXPECT_TRUE(lost);
@@ -549,7 +549,7 @@ TEST_F(CopyMapTest, ALostSpanThatWasTrimmedWholeIsNoLoss) {
   EXPECT_FALSE(map_.HasLoss());
 }
 
-// The next owner would take it for the span.
+// The next owner would take the copy for the span.
 TEST_F(CopyMapTest, ALostSpanWithACopyThatHasMissedSomethingStaysLost) {
   PlaceAndWrite(0, {0, 1});
   WriteWithout(0, {1});

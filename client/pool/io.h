@@ -32,7 +32,7 @@ class Io {
   // Blocks until the operation that was started is done (at its deadline at the latest) and returns its result.
   absl::Status Wait();
   bool done() const { return engine_.is_done(); }
-  // Allocates what the first long operation on a region of copies would.
+  // Makes the allocations that the first long operation on a region of copies would make.
   void Prepare() { copied_.Prepare(); }
 
   // --- For Region.

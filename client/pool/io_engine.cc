@@ -51,8 +51,8 @@ void IoEngine::RunToEnd() {
 
 void IoEngine::Await() {
   if ((events_.load(std::memory_order_relaxed) & kEventMask) != 0) return;
-  // Parts were called in turn, so the oldest is the next one. One that was called again has its turn after the others,
-  // which may hold what it waits for.
+  // Parts were called in turn, so the oldest is the next one. A part that was called again has its turn after the
+  // others, since these may hold the room that it waits for.
   for (size_t i = 0; i < part_count_; ++i) {
     IoPart* const part = &parts_[(oldest_part_ + i) % part_count_];
     if (part->phase != IoPart::Phase::kCalled) continue;
@@ -67,7 +67,7 @@ void IoEngine::Await() {
 }
 
 void IoEngine::SleepForEvent() {
-  // A little longer than the waiters may take: those are told of it, if somebody is there to tell.
+  // A little longer than the deadline, at which a session resumes the waiters, if it has a driver.
   SleepUnless(kEventMask, request_.deadline_ns + kNsPerMs);
   if ((events_ & kEventMask) != 0 || NowNs() < request_.deadline_ns) return;
   for (size_t i = 0; i < part_count_; ++i) {
@@ -102,7 +102,7 @@ void IoEngine::Wait() {
   CHECK(state_ != kIdle) << "nothing was started on this Io";
   size_t next = 0;
   while (!is_done()) {
-    // Receive for a part whose call is under way; that ends it, and starts what comes next, on this thread.
+    // Receives for a part whose call is under way; that ends it, and starts the next one, on this thread.
     Transport* transport = nullptr;
     for (size_t i = 0; i < part_count_ && transport == nullptr; ++i, ++next) {
       IoPart* const part = &parts_[next % part_count_];
@@ -125,7 +125,7 @@ void IoEngine::OnEvent(IoPart* part) {
   IoEngine* const engine = part->engine;
   std::atomic<uint32_t>* const events = &engine->events_;
   const uint32_t event = 1u << part->index;
-  // Whoever has the operation takes the event along. From here on it may be over, and gone.
+  // The thread that has the operation handles the event, too. From here on the operation may be over, and destroyed.
   const uint32_t seen = events->fetch_or(event | kOwned, std::memory_order_acq_rel);
   if ((seen & kOwned) == 0) return engine->Pump();
   if ((seen & kAsleep) != 0) FutexWakeAll(events);
@@ -200,7 +200,7 @@ bool IoEngine::TakeRoom(IoPart* part, uint64_t bytes) {
   ServerSession* const session = part->session;
   RegionMap* const map = place_.map;
   part->wanted_room_bytes = bytes;
-  // Repair does not use up what the region's own writes are promised.
+  // Repair does not use up the quota that the region's own writes are promised.
   const bool has_room = map->has_room() && request_.repair == RepairWork::kNone;
   if (!part->room && has_room) {
     part->room = map->TakeReserved(session->index(), session->room(), bytes, bytes);
@@ -210,7 +210,7 @@ bool IoEngine::TakeRoom(IoPart* part, uint64_t bytes) {
     WaitForRoom(part, bytes);
     return false;
   }
-  // Without room it may still overwrite what is there, and room for what is not may be reserved; the server knows.
+  // Without room it may still overwrite stored pages, and room for new ones may be reserved; the server knows.
   if (!part->room && has_room) part->room = map->TakeReserved(session->index(), session->room(), 1, bytes);
   return true;
 }

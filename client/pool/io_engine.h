@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_POOL_IO_ENGINE_H_
 #define NRAM_CLIENT_POOL_IO_ENGINE_H_
 
-// How an operation moves: its messages are called, wait, and bring events; what they say and what their answers mean is
-// its way's to decide (one_copy_io.h, copied_io.h).
+// How an operation moves: its messages are called, wait, and bring events. Its way (one_copy_io.h, copied_io.h) decides
+// their contents and the meaning of the answers.
 
 #include <atomic>
 #include <cstddef>
@@ -35,9 +35,9 @@ struct IoPlace {
 enum class RepairWork : uint8_t {
   kNone,
   kOpen,    // `copy` is emptied, and catches up from now on; the range is all of a span
-  kCopy,    // a write of what it reads from a copy in sync, first; only to the copies that catch up
+  kCopy,    // reads from a copy in sync, and writes that only to the copies that catch up
   kMend,    // likewise, to all copies
-  kJoin,    // `copy`, if any, is in sync from now on, and `leaves` leave; the range is all of a span
+  kJoin,    // `copy`, if any, is in sync from now on, and `leaves` are dropped; the range is all of a span
   kSettle,  // the copies of a span are alike from now on; the range is all of it
 };
 
@@ -49,12 +49,12 @@ struct IoRequest {
   const ChunkMask* masks = nullptr;  // write: as Call's
   int64_t deadline_ns = 0;
   IoClass io_class = IoClass::kBulk;
-  bool keeps_room = false;  // trim: what it frees stays the region's
+  bool keeps_room = false;  // trim: the freed room remains the region's
   RepairWork repair = RepairWork::kNone;
   ChunkMask* found = nullptr;              // kCopy: the chunks that are no zeros, one mask for each page of the range
-  std::optional<uint16_t> copy;            // kOpen, kJoin: a presence
-  absl::Span<const uint16_t> leaves = {};  // kJoin: presences
-  uint64_t* used_bytes = nullptr;          // kCopy: what the copies have paid is added
+  std::optional<uint16_t> copy;            // kOpen, kJoin: a replica host
+  absl::Span<const uint16_t> leaves = {};  // kJoin: replica hosts
+  uint64_t* used_bytes = nullptr;          // kCopy: the room that the copies have used is added
 };
 
 class IoEngine;
@@ -102,7 +102,7 @@ class IoWay {
   virtual void LaunchAll() = 0;
   // The part's call is done.
   virtual void Judge(IoPart* part) = 0;
-  // The part has what it waited for, or will not get it.
+  // The part's wait has ended, with success or without.
   virtual void Resume(IoPart* part) = 0;
   // The deadline has passed, and the part still waits. True: it will not be resumed, and the way knows that it is late.
   virtual bool Cancel(IoPart* part) = 0;
@@ -149,8 +149,9 @@ class IoEngine {
   void WaitFor(IoPart* part, Waiter::For what, int64_t deadline_ns);
   // The part has an event. From any thread; the operation may be gone when this returns.
   static void OnEvent(IoPart* part);
-  // Room for the part's write at its session: reserved by the region, or the client's. False: the part waits for it.
-  // True: it has a grant, or the server refuses and the part goes without. `bytes`: what the write may cost.
+  // Takes room for the part's write at its session: of the region's quota, or the client's. False: the part waits for
+  // it. True: it has a grant, or the server refuses and the part goes without. `bytes`: the most that the write may
+  // cost.
   bool TakeRoom(IoPart* part, uint64_t bytes);
   void WaitForRoom(IoPart* part, uint64_t bytes);
   // Ends the grant that the part has, if any.
@@ -160,7 +161,7 @@ class IoEngine {
 
  private:
   static constexpr uint32_t kIdle = 0, kRunning = 1, kSleeping = 2, kDone = 3;
-  // Of events_: a bit for each part that has one, and these.
+  // events_ has a bit for each part with an event, and these.
   static constexpr uint32_t kOwned = 1u << 31;   // a thread has the operation
   static constexpr uint32_t kAsleep = 1u << 30;  // and sleeps until there is an event
   static constexpr uint32_t kEventMask = kAsleep - 1;

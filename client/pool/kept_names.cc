@@ -109,7 +109,7 @@ absl::Status KeptNames::AskServer(const Endpoint& server, const std::string& nam
 absl::Status KeptNames::Confirm(Claim claim) {
   if (arbiter_ == nullptr) return absl::OkStatus();
   for (int i = 0; i < kTries && !claim.late; ++i) {
-    // The key changes by that: whoever has looked for the region before it was there does not replace the key.
+    // That changes the key: a client that has looked for the region too early then does not replace the key.
     const absl::StatusOr<NameArbiter::Standing> standing = arbiter_->Claim(claim.name, claim.region, claim.revision);
     if (standing.ok() && standing->won) return absl::OkStatus();
     if (standing.ok() && standing->revision != 0) {
@@ -118,7 +118,7 @@ absl::Status KeptNames::Confirm(Claim claim) {
                        " was assigned to another region meanwhile: ", arbiter_->PlaceOf(claim.name)));
     }
     if (standing.ok()) {
-      claim.revision = 0;  // somebody has deleted the key
+      claim.revision = 0;  // the key was deleted
       continue;
     }
     LOG(WARNING) << "the name of region " << Quoted(claim.name.name)
@@ -132,7 +132,7 @@ absl::Status KeptNames::Confirm(Claim claim) {
 
 void KeptNames::GiveUp(const Claim& claim) {
   if (arbiter_ == nullptr || claim.late) return;
-  // A key that stays is one that the next creator replaces.
+  // If the key remains, the next creator replaces it.
   (void)arbiter_->Release(claim.name, claim.region.id);
 }
 
@@ -159,7 +159,7 @@ void KeptNames::SetServers(const std::string& name, RegionId id, Epoch epoch, st
   AddLate(std::move(late));
 }
 
-// --- What is late.
+// --- Late entries.
 
 void KeptNames::NoteAway() {
   MutexLock lock(&mu_);

@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_POOL_KEPT_NAMES_H_
 #define NRAM_CLIENT_POOL_KEPT_NAMES_H_
 
-// Names of kept regions, in a pool whose source says who was first to give one (adr/0023). In other pools nothing is
-// asked, and nothing is remembered.
+// Names of kept regions, in a pool whose source says which client was the first to give a name (adr/0023). In other
+// pools these functions ask and remember nothing.
 
 #include <cstdint>
 #include <list>
@@ -22,8 +22,8 @@
 
 namespace nram {
 
-// Thread-safe. Calls block for three seconds at most, unless they say more. While the source does not answer they do as
-// if there were none, and a thread asks it again: what is late then is put there when it is back.
+// Thread-safe. Calls block for three seconds at most, unless they say more. While the source does not answer, they act
+// as if there were none. A thread asks it again, and writes the late entries when it answers.
 class KeptNames {
  public:
   // All outlive it.
@@ -39,9 +39,9 @@ class KeptNames {
     int64_t revision = 0;  // if it is won
   };
   // To be called before any server is asked to create the region. ALREADY_EXISTS: another region has the name.
-  // UNAVAILABLE: another one had, and some server that may have it does not answer; or the name changes all the time.
-  // FAILED_PRECONDITION: what the source says of the name cannot be read. Blocks until `deadline_ns` and a few seconds
-  // more at most.
+  // UNAVAILABLE: another region had the name, and a server that may have that region does not answer; or the name
+  // changes all the time. FAILED_PRECONDITION: the source's answer cannot be read. Blocks until `deadline_ns` and a few
+  // seconds more at most.
   absl::StatusOr<Claim> Begin(const std::string& name, RegionId id, std::vector<Endpoint> servers, int64_t deadline_ns);
   // The region was created. ALREADY_EXISTS: another one has got the name meanwhile, and this one must be undone. Blocks
   // for ten seconds at most.
@@ -56,7 +56,7 @@ class KeptNames {
  private:
   static constexpr int64_t kLateMs = 2'000;   // from one attempt to the next
   static constexpr int64_t kIdleMs = 60'000;  // from one look at nothing to the next
-  static constexpr int64_t kAwayMs = 5'000;   // after silence, what can be late is not waited for
+  static constexpr int64_t kAwayMs = 5'000;   // after silence, calls that can be late do not wait
   static constexpr size_t kLateMax = 1024;
   static constexpr int64_t kAskMs = 2'000;  // for one server's answer
   static constexpr int kTries = 3;
@@ -65,7 +65,7 @@ class KeptNames {
     KeptName name;
     NamedRegion region;
     bool has_name = false;  // only its list of servers is late
-    uint64_t change = 0;    // of this entry, so that whoever has carried it out knows whether it has changed
+    uint64_t change = 0;    // of this entry: shows, after it is carried out, whether it has changed meanwhile
   };
 
   std::string Tenant() const;

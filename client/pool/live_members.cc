@@ -57,13 +57,13 @@ void LiveMembers::Begin() {
     // The first one's driver logs for all of them.
     std::iter_swap(absl::c_find(order_, sessions_->at(0)), order_.end() - 1);
     if (sessions_->size() <= kAllAwakeMax) {
-      RouseLocked(sessions_->size());
+      WakeLocked(sessions_->size());
     } else {
-      (void)RouseSome();
+      (void)WakeSome();
     }
   }
-  rouser_ = std::thread([this] { RouseLoop(); });
-  pthread_setname_np(rouser_.native_handle(), "nram-rouse");
+  waker_ = std::thread([this] { WakeLoop(); });
+  pthread_setname_np(waker_.native_handle(), "nram-wake");
   if (source_ == nullptr) return;
   watcher_ = std::thread([this] { Watch(); });
   pthread_setname_np(watcher_.native_handle(), "nram-members");
@@ -81,10 +81,10 @@ void LiveMembers::Stop() {
     wanted_changed_.SignalAll();
   }
   if (watcher_.joinable()) watcher_.join();
-  if (rouser_.joinable()) rouser_.join();
+  if (waker_.joinable()) waker_.join();
 }
 
-// --- Who is a member.
+// --- The members.
 
 void LiveMembers::Watch() {
   while (true) {
@@ -166,7 +166,7 @@ void LiveMembers::Apply(const Roster::Step& step) {
       order_.insert(order_.begin() + static_cast<ptrdiff_t>(environment_->RandomId() % (order_.size() + 1)), session);
     }
     CHECK_EQ(sessions_->size(), roster_.size()) << "members and sessions have other numbers";
-    if (sessions_->size() <= kAllAwakeMax) RouseLocked(order_.size());
+    if (sessions_->size() <= kAllAwakeMax) WakeLocked(order_.size());
   }
   MutexLock lock(&wanted_mu_);
   wanted_changed_.SignalAll();
@@ -191,15 +191,15 @@ void LiveMembers::Keep(const std::vector<Member>& members) {
   std::vector<Endpoint> servers;
   for (const Member& member : members) servers.push_back(member.endpoint);
   const absl::Status status = cache_->Write(servers);
-  LOG_IF_EVERY_N(WARNING, !status.ok(), 100) << "the server list of " << source_->name()
-                                             << " is not cached: " << status.message();
+  LOG_IF_EVERY_N(WARNING, !status.ok(), 100)
+      << "the server list of " << source_->name() << " is not cached: " << status.message();
 }
 
-// --- Who is awake.
+// --- The awake sessions.
 
-void LiveMembers::RouseAll() {
+void LiveMembers::WakeAll() {
   MutexLock lock(&mu_);
-  RouseLocked(order_.size());
+  WakeLocked(order_.size());
 }
 
 void LiveMembers::WantAwake(ServerSession* session) {
@@ -208,7 +208,7 @@ void LiveMembers::WantAwake(ServerSession* session) {
   wanted_changed_.SignalAll();
 }
 
-void LiveMembers::RouseLoop() {
+void LiveMembers::WakeLoop() {
   int64_t wait_ms = kFirstMs;
   std::vector<ServerSession*> late;  // that are wanted, and could not be driven
   while (true) {
@@ -226,15 +226,15 @@ void LiveMembers::RouseLoop() {
     for (ServerSession* const session : wanted) {
       if (!DriveLocked(session) && !absl::c_linear_search(late, session)) late.push_back(session);
     }
-    if (is_urgent) RouseLocked(kNeighbours);
-    wait_ms = late.empty() ? RouseSome() : kWakeMs;
+    if (is_urgent) WakeLocked(kNeighbours);
+    wait_ms = late.empty() ? WakeSome() : kWakeMs;
   }
 }
 
-int64_t LiveMembers::RouseSome() {
+int64_t LiveMembers::WakeSome() {
   const int64_t now_ns = environment_->NowNs();
-  std::erase_if(coming_, [&](const Roused& roused) {
-    return roused.session->up() || !roused.session->may_be_slow() || now_ns - roused.since_ns >= Waking::kComingNs;
+  std::erase_if(coming_, [&](const Woken& woken) {
+    return woken.session->up() || !woken.session->may_be_slow() || now_ns - woken.since_ns >= Waking::kComingNs;
   });
   std::erase_if(order_, [](const ServerSession* session) { return !session->asleep(); });
   Waking waking;
@@ -250,19 +250,19 @@ int64_t LiveMembers::RouseSome() {
     ++waking.with_room;
     waking.free_bytes += capacity.free_bytes;
   }
-  RouseLocked(waking.ToRouse());
+  WakeLocked(waking.ToWake());
   return is_any_up ? kWakeMs : kFirstMs;
 }
 
-void LiveMembers::RouseLocked(size_t count) {
-  std::vector<ServerSession*> removed;  // they may come back
+void LiveMembers::WakeLocked(size_t count) {
+  std::vector<ServerSession*> removed;  // they may be members again
   while (count > 0 && !order_.empty()) {
     ServerSession* const session = order_.back();
     order_.pop_back();
     if (session->removed()) removed.push_back(session);
     if (!session->asleep() || session->removed()) continue;
     if (!DriveLocked(session)) {
-      order_.push_back(session);  // the next one to be roused, later
+      order_.push_back(session);  // the next one to be woken, later
       break;
     }
     --count;

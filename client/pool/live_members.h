@@ -19,8 +19,8 @@
 
 namespace nram {
 
-// Thread-safe. One thread watches the source, another one rouses sessions.
-class LiveMembers : public ServerSession::Rouser {
+// Thread-safe. One thread watches the source, another one wakes sessions.
+class LiveMembers : public ServerSession::Waker {
  public:
   // The pool.
   class Host {
@@ -35,43 +35,43 @@ class LiveMembers : public ServerSession::Rouser {
   };
 
   // All outlive it. `source` may be null: then the sessions that are there are all, and some may sleep. Sessions must
-  // have this as their rouser.
+  // have this as their waker.
   LiveMembers(Sessions* sessions, std::shared_ptr<MemberSource> source, Environment* environment, Host* host);
   ~LiveMembers() override;
 
-  // Rouses the first sessions, and begins to watch.
+  // Wakes the first sessions, and begins to watch.
   void Begin();
   // Ends its threads. Blocks for as long as a look at the source takes, 3 s at most.
   void Stop();
-  // For what concerns all servers of the pool.
-  void RouseAll();
+  // For calls that concern all servers of the pool.
+  void WakeAll();
 
-  // ServerSession::Rouser
+  // ServerSession::Waker
   void WantAwake(ServerSession* session) override;
 
  private:
   static constexpr int64_t kLookMs = 3'000;
-  static constexpr int64_t kWakeMs = 100;      // from one look at what is awake to the next
-  static constexpr int64_t kFirstMs = 20;      // while nothing is up yet
-  static constexpr size_t kNeighbours = 16;    // roused along with one that somebody waits for
+  static constexpr int64_t kWakeMs = 100;      // from one look at the awake sessions to the next
+  static constexpr int64_t kFirstMs = 20;      // the same while no server is up yet
+  static constexpr size_t kNeighbours = 16;    // woken along with one that a waiter needs
   static constexpr size_t kRefusedMax = 256;   // names that are remembered
-  static constexpr int64_t kWriteMs = 60'000;  // the cache's file is written so often, also if nothing has changed
+  static constexpr int64_t kWriteMs = 60'000;  // how often the cache's file is written, also without a change
 
   void Watch();
   void Look();
   void Hear(const std::vector<Member>& members);
   void Apply(const Roster::Step& step);
   std::vector<std::string> NamesOf(const std::vector<size_t>& numbers) const;
-  // Those that have left are removed, but for a server that is a member by another name.
+  // Former members are removed, except a server that is a member by another name.
   void SetRemoved();
   void Keep(const std::vector<Member>& members);
   void NoteTrouble(const absl::Status& status);
   std::vector<Member> OnlyAccepted(const std::vector<Member>& members);
 
-  void RouseLoop();
+  void WakeLoop();
   // Returns how long to wait for the next look.
-  int64_t RouseSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void RouseLocked(size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t WakeSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WakeLocked(size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool DriveLocked(ServerSession* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Sessions* const sessions_;
@@ -91,12 +91,12 @@ class LiveMembers : public ServerSession::Rouser {
 
   Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<ServerSession*> order_ ABSL_GUARDED_BY(mu_);  // in which those asleep are roused, from the end on
-  struct Roused {
+  std::vector<ServerSession*> order_ ABSL_GUARDED_BY(mu_);  // in which sleeping sessions are woken, from the end on
+  struct Woken {
     ServerSession* session;
     int64_t since_ns;
   };
-  std::vector<Roused> coming_ ABSL_GUARDED_BY(mu_);
+  std::vector<Woken> coming_ ABSL_GUARDED_BY(mu_);
 
   Mutex wanted_mu_;  // taken under sessions' locks; the last of all
   std::vector<ServerSession*> wanted_ ABSL_GUARDED_BY(wanted_mu_);
@@ -104,7 +104,7 @@ class LiveMembers : public ServerSession::Rouser {
   bool ended_ ABSL_GUARDED_BY(wanted_mu_) = false;
 
   std::thread watcher_;
-  std::thread rouser_;
+  std::thread waker_;
 };
 
 }  // namespace nram

@@ -1,4 +1,4 @@
-// A pool of a thousand names, of which half are dead: which sessions are awake. Servers are made up; no network.
+// A pool of a thousand names, half of them dead: which sessions are awake. The servers are made up; no network.
 
 #include "client/pool/live_members.h"
 
@@ -36,7 +36,7 @@ class FakeTransport : public Transport {
   std::atomic<bool> up_{true};
 };
 
-// The session is asked what it wants until it wants nothing more; each answer comes at once.
+// Runs the session's actions until it wants none; each answer arrives at once.
 class FakeDriver : public SessionDriver {
  public:
   FakeDriver(ServerSession* session, bool is_alive, uint64_t free_bytes) : session_(session) {
@@ -84,7 +84,7 @@ class LiveMembersTest : public ::testing::Test, private LiveMembers::Host {
     for (size_t i = 0; i < names; ++i) AddSession({absl::StrCat("node", i), 7070, ""});
     live_ = std::make_unique<LiveMembers>(&sessions_, std::move(source), Environment::Real(),
                                           static_cast<LiveMembers::Host*>(this));
-    for (const auto& session : sessions_) session->SetRouser(live_.get(), nullptr);
+    for (const auto& session : sessions_) session->SetWaker(live_.get(), nullptr);
     live_->Begin();
   }
   void TearDown() override {
@@ -125,7 +125,7 @@ class LiveMembersTest : public ::testing::Test, private LiveMembers::Host {
   uint64_t free_bytes_ = 0;
   std::vector<std::unique_ptr<SessionDriver>> drivers_;
   std::atomic<size_t> driven_{0};
-  std::atomic<int> no_threads_{0};  // so often a session cannot be driven
+  std::atomic<int> no_threads_{0};  // the number of next sessions that cannot be driven
   std::unique_ptr<LiveMembers> live_;
 };
 
@@ -137,7 +137,7 @@ TEST_F(LiveMembersTest, OnlyThoseThatAreUsedAreGreeted) {
   EXPECT_EQ(CountUp(), Waking::kEnough);
 }
 
-TEST_F(LiveMembersTest, WhoeverIsWaitedForIsRoused) {
+TEST_F(LiveMembersTest, TheSessionThatACallAwaitsWakes) {
   Begin(kGiB);
   ASSERT_TRUE(Await([&] { return CountUp() >= Waking::kEnough; }));
   ServerSession* sleeper = nullptr;
@@ -165,9 +165,9 @@ TEST_F(LiveMembersTest, WhereThereIsLittleRoomMoreAreGreeted) {
   EXPECT_LE(CountUp(), 128 + 3 * Waking::kAtOnce);
 }
 
-TEST_F(LiveMembersTest, ForWhatConcernsAllAllAreRoused) {
+TEST_F(LiveMembersTest, AllSessionsWakeForAllConcerns) {
   Begin(kGiB);
-  live_->RouseAll();
+  live_->WakeAll();
   EXPECT_EQ(driven_, kNames);
   EXPECT_EQ(CountUp(), kNames / 2);
 }
@@ -192,7 +192,7 @@ TEST_F(LiveMembersTest, InASmallPoolAllAreAwake) {
   EXPECT_EQ(driven_, kAllAwakeMax);
 }
 
-// Says the same again and again, in no time.
+// Gives the same answer again and again, in no time.
 class FakeSource : public MemberSource {
  public:
   explicit FakeSource(std::vector<Member> members) : members_(std::move(members)) {}
@@ -221,7 +221,7 @@ TEST_F(LiveMembersTest, AListOfWhichNothingIsAcceptedIsNoWord) {
   EXPECT_EQ(sessions_.size(), 3u);
 }
 
-// Between the look for a place and the look for whom to wait for, all servers may come back.
+// All servers may return between the search for a place and the choice of a server to wait for.
 TEST(PlacingTest, WhoComesBackInTheMiddleIsNotTakenForFull) {
   const PoolOptions options;
   ChangeGate gate;
@@ -249,13 +249,13 @@ TEST(PlacingTest, WhoComesBackInTheMiddleIsNotTakenForFull) {
 }
 
 TEST(WakingTest, AsManyAsAreLacking) {
-  EXPECT_EQ((Waking{.asleep = 100}).ToRouse(), Waking::kEnough);
-  EXPECT_EQ((Waking{.asleep = 3}).ToRouse(), 3u);
-  EXPECT_EQ((Waking{.asleep = 100, .with_room = 20, .coming = 12}).ToRouse(), 0u);
-  EXPECT_EQ((Waking{.asleep = 100, .with_room = 20, .coming = 2}).ToRouse(), 10u);
-  EXPECT_EQ((Waking{.asleep = 100, .with_room = 40, .coming = 1, .free_bytes = 1}).ToRouse(), 0u);
-  EXPECT_EQ((Waking{.asleep = 100, .with_room = 40, .free_bytes = 1}).ToRouse(), Waking::kAtOnce);
-  EXPECT_EQ((Waking{.asleep = 100, .with_room = 40, .free_bytes = Waking::kEnoughBytes}).ToRouse(), 0u);
+  EXPECT_EQ((Waking{.asleep = 100}).ToWake(), Waking::kEnough);
+  EXPECT_EQ((Waking{.asleep = 3}).ToWake(), 3u);
+  EXPECT_EQ((Waking{.asleep = 100, .with_room = 20, .coming = 12}).ToWake(), 0u);
+  EXPECT_EQ((Waking{.asleep = 100, .with_room = 20, .coming = 2}).ToWake(), 10u);
+  EXPECT_EQ((Waking{.asleep = 100, .with_room = 40, .coming = 1, .free_bytes = 1}).ToWake(), 0u);
+  EXPECT_EQ((Waking{.asleep = 100, .with_room = 40, .free_bytes = 1}).ToWake(), Waking::kAtOnce);
+  EXPECT_EQ((Waking{.asleep = 100, .with_room = 40, .free_bytes = Waking::kEnoughBytes}).ToWake(), 0u);
 }
 
 TEST(ClaimsTest, OneSessionForEachLife) {

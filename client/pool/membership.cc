@@ -70,12 +70,12 @@ bool Membership::Create(const Held& held, ServerSession* session, const Members&
   args.versioned = key.versioned;
   absl::Status status = session->control()->CreateRegion(args, DeadlineNs());
   if (absl::IsAlreadyExists(status)) {
-    // It was a member before, in the same life; or another client owns what is there.
+    // It was a member before, in the same life; or another client owns the data there.
     status = session->control()->DestroyView(session->lease(), key.id, key.epoch, args.view, DeadlineNs()).status();
     if (absl::IsFailedPrecondition(status)) held.map->NoteFenced();
     if (status.ok()) status = session->control()->CreateRegion(args, DeadlineNs());
   }
-  // A destroy may have gone by meanwhile.
+  // The region may have been destroyed meanwhile.
   if (!held.map->CheckUsable().ok()) {
     (void)session->control()->DestroyView(session->lease(), key.id, key.epoch, args.view, DeadlineNs());
     return false;
@@ -188,7 +188,7 @@ void Membership::Look(Held* held) {
     if (absl::c_linear_search(held->view.members, life)) continue;  // it was made a member again
     ServerSession* const session = life.server == kNoServer ? nullptr : home_->sessions->at(life.server);
     if (session == nullptr || !session->usable() || session->incarnation() != life.incarnation) continue;
-    // Data that is left there if this is not answered is nobody's, and goes if the server becomes a member again.
+    // If the server does not answer, its data has no owner. It is destroyed if the server becomes a member again.
     (void)session->control()->DestroyView(session->lease(), map->key().id, map->key().epoch, held->view.number,
                                           DeadlineNs());
   }
@@ -229,7 +229,7 @@ void Membership::Leave(const IoPlace& place) {
   while (map->references() > 2 && NowNs() < let_go_ns) SleepMs(1);
   const int64_t deadline_ns = NowNs() + home_->options->io_timeout_ms * kNsPerMs;
   const bool is_quiet = map->references() <= 2 && Settle(place, deadline_ns);
-  // A member may be away for a moment, and what is told to the others alone goes with them.
+  // A member may be away for a moment. A view that only the others have is lost with them.
   const Members all = held.view.members;
   const int64_t patience_ns = std::min(deadline_ns, NowNs() + kTellMs * kNsPerMs);
   size_t told = 0;

@@ -3,7 +3,7 @@
 
 // The members of named regions of several copies, or with sealed pages (adr/0014, "Regions with a name"): the lives of
 // servers that may have a part of the region. Their list, with a number, is the region's view. Every member keeps it
-// for whoever attaches the region later.
+// for clients that attach the region later.
 
 #include <cstdint>
 #include <list>
@@ -34,11 +34,11 @@ class Membership : public RegionKeeper {
   struct View {
     uint64_t number = 0;  // the highest that was ever sent; each is for one list
     Members members;      // of the last view that counts
-    // Lists that some server may have. A new one counts once a server of each of them has it: whoever believes a list
-    // asks all its members.
+    // Lists that some server may have. A new one counts once a server of each of them has it: a client that believes a
+    // list asks all its members.
     std::vector<Members> out;
   };
-  // The region's fields that a server is told where the region is created later.
+  // The fields of the region that a server gets when the region is created there later.
   struct Told {
     std::string name;
     uint64_t size_bytes = 0;
@@ -52,8 +52,8 @@ class Membership : public RegionKeeper {
   size_t Tell(RegionMap* map, View* view, const Members& members, uint32_t left_in_order, int64_t deadline_ns) const;
 
   // RegionKeeper: tells that the region is left in good order, if all of it is in sync. Blocks for the pool's
-  // io_timeout_ms, a few seconds, and as long as the members of some region are just being told: two seconds for each
-  // server that is up and does not answer, and six for etcd.
+  // io_timeout_ms, a few seconds, and as long as messages to the members of some region are under way: two seconds for
+  // each server that is up and does not answer, and six for etcd.
   void Leave(const IoPlace& place) override;
   void NoteDestroyed(const std::string& name, RegionId id) override { names_->NoteDestroyed(name, id); }
 
@@ -69,22 +69,22 @@ class Membership : public RegionKeeper {
     Told told;
     View view;
     std::map<uint64_t, int64_t> refused_ns;  // when a server has refused to create it, by incarnation
-    std::set<uint16_t> named;                // servers that whoever arbitrates its name was told of
+    std::set<uint16_t> named;                // servers that the arbiter of its name knows
   };
 
   void Run();
   void Look(Held* held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whoever arbitrates the name of a kept region is to know of the servers of all lists that are out, and of `more`.
-  // Blocks for three seconds at most, and not at all if nothing is new.
+  // Tells the arbiter of a kept region's name the servers of all lists that are out, and of `more`. Blocks for three
+  // seconds at most, and not at all if nothing is new.
   void NoteServers(Held* held, const Members& more) const;
   enum class Standing {
     kStays,
-    kComesBack,  // it was to go, and is well again
+    kComesBack,  // it was to be dropped, and is well again
     kGoes,       // nothing of the region is there
-    kMissed,     // it has gone, with what no other has
+    kMissed,     // it is gone, with data that no other has
   };
   Standing StandingOf(const RegionMap& map, const CopyMap::Life& member) const;
-  // A list may be sent: whatever comes of it, a server of each list that is out can be told of the next.
+  // A list may be sent: whatever its outcome, a server of each list that is out can get the next one.
   bool MayTell(const View& view, const Members& members) const;
   // Creates the region there, to be in the next view. False: the server has refused, or has not answered in time.
   bool Create(const Held& held, ServerSession* session, const Members& members) const;
@@ -96,7 +96,7 @@ class Membership : public RegionKeeper {
   const RegionHome* const home_;
   Repairer* const repairer_;
   KeptNames* const names_;
-  Mutex mu_;  // held while servers are told, since their lists must not change meanwhile; no page waits for it
+  Mutex mu_;  // held during messages to servers, since their lists must not change meanwhile; no page waits for it
   std::list<Held> held_ ABSL_GUARDED_BY(mu_);
   bool stops_ ABSL_GUARDED_BY(mu_) = false;
   CondVar stopped_;

@@ -22,13 +22,13 @@ constexpr Epoch kMaking{1};
 constexpr Epoch kMade{2};
 // Of a region with views that was just made.
 constexpr uint64_t kFirstView = 1;
-// For healthy servers to undo what another one's failure has made useless.
+// For healthy servers to undo a creation that has failed at another one.
 constexpr int64_t kUndoTimeoutMs = 3'000;
 // One attempt of several to take a region over.
 constexpr int64_t kRaiseTryMs = 2'000;
 constexpr int kRaisePauseMs = 10;
-// Of an attached region's table of spans: 30 TiB, or half a million spans that lie far from each other. Servers say
-// where they are.
+// The limit of an attached region's table of spans: enough for 30 TiB, or for half a million spans that lie far from
+// each other. Servers say where spans are, and are not trusted.
 constexpr size_t kTableBytesMax = 256 * kMiB;
 
 bool IsUnanswered(const absl::Status& status) {
@@ -44,8 +44,8 @@ bool IsNewerView(const RegionInfo& a, const RegionInfo& b) {
   return std::pair(Raw(a.view_epoch), a.view) > std::pair(Raw(b.view_epoch), b.view);
 }
 
-// The newest version, of those that the servers say. One alone is believed so far only: it may lie, and numbers are not
-// used twice. If it was right, its seals are refused until they are above (adr/0019).
+// The newest version by the servers' words. A single server is believed only up to kJumpMax above the others: it may
+// lie, and numbers are not used twice. If it was right, its seals are refused until they are above (adr/0019).
 VersionNumber Plausible(std::vector<VersionNumber> newest) {
   constexpr uint64_t kJumpMax = uint64_t{1} << 24;
   if (newest.empty()) return VersionNumber{};
@@ -62,9 +62,9 @@ absl::Status TooLarge(const std::string& name) {
 
 }  // namespace
 
-// A named region that is being created. Every server keeps the list of those lives of servers that it is on, so that
-// whoever attaches it later can tell a hole from a loss. Until it is on all of them it belongs to a lease of its own.
-// Whoever undoes it ends that lease first: from then on no server executes a create that is still on its way.
+// A named region that is being created. Every server keeps the list of those lives of servers that it is on, so that a
+// client that attaches it later can tell a hole from a loss. Until it is on all of them it belongs to a lease of its
+// own. An undo ends that lease first: from then on no server executes a create that is still on its way.
 struct NamedRegions::Making {
   CreateRegionArgs args;                 // of the server that is asked, its lease
   std::vector<ServerSession*> sessions;  // in the order of args.incarnations
@@ -166,7 +166,7 @@ absl::Status NamedRegions::MakeEverywhere(const Making& making, int64_t deadline
   return absl::OkStatus();
 }
 
-// Has every server undo it, and waits for those that answer. Returns what to add to the error.
+// Has every server undo it, and waits for those that answer. Returns text to be added to the error.
 std::string NamedRegions::UndoEverywhere(const Making& making) {
   for (size_t i = 0; i < making.sessions.size(); ++i) {
     making.sessions[i]->UndoCreate(
@@ -227,7 +227,7 @@ absl::StatusOr<NamedRegions::Found> NamedRegions::FindNamed(const std::string& n
 absl::StatusOr<NamedRegions::Found> NamedRegions::FindOnce(const std::string& name, AttachLoss loss,
                                                            int64_t deadline_ns) {
   NRAM_ASSIGN_OR_RETURN(const Found all, LookFor(name, deadline_ns));
-  // Of several regions of that name, all but one are being undone: the whole one counts, else the newest.
+  // If there are several regions of that name, all but one are being undone: the whole one counts, else the newest.
   std::vector<const RegionInfo*> newest_first;
   for (const RegionInfo& info : all.infos) {
     if (Raw(info.id) != 0) newest_first.push_back(&info);
@@ -266,7 +266,7 @@ absl::Status NamedRegions::Choose(const std::string& name, RegionId id, AttachLo
     const bool is_newer = info.has_views() ? IsNewerView(info, found->newest) : info.epoch > found->newest.epoch;
     if (std::exchange(is_first, false) || is_newer) found->newest = info;
   }
-  // Nobody has owned it since.
+  // No client has owned it since.
   found->left_in_order = found->newest.left_in_order > 0 && found->newest.epoch == epoch;
   NRAM_RETURN_IF_ERROR(CheckWhole(name, loss, found));
   found->newest.epoch = epoch;
@@ -278,7 +278,7 @@ absl::Status NamedRegions::Choose(const std::string& name, RegionId id, AttachLo
   return absl::OkStatus();
 }
 
-// Whether every life of a server that may hold part of the region is there and has it, or is missed by nobody.
+// Whether every life of a server that may hold part of the region is there and has it, or is not needed.
 absl::Status NamedRegions::CheckWhole(const std::string& name, AttachLoss loss, Found* found) {
   const RegionInfo& newest = found->newest;
   absl::flat_hash_set<uint64_t> has_it;
@@ -361,8 +361,8 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::TryAttach(const std::strin
     NRAM_ASSIGN_OR_RETURN(
         term, read_only ? seals_->BeginReader(*found.seal) : seals_->BeginOwner(*found.seal, kUnknownVersion));
   }
-  // A reader sends epoch 0, and reads whoever owns the region; or the present one, which ends what it knows. A region
-  // that is just being made keeps the epoch of those that are.
+  // A reader sends epoch 0, which allows any owner, or the present epoch, whose end ends its knowledge. A region that
+  // is still being made gets kMade, the epoch of made regions.
   const bool is_pinned = newest.copies > 1 && found.left_in_order;
   const Epoch epoch{!read_only ? std::max(Raw(newest.epoch) + 1, Raw(kMade)) : is_pinned ? Raw(newest.epoch) : 0};
   RegionInfo raised;
@@ -451,7 +451,7 @@ absl::StatusOr<RegionInfo> NamedRegions::RaiseAt(ServerSession* session, const A
   absl::StatusOr<RegionInfo> raised = session->control()->AttachRegion(args, try_ns);
   const bool is_not_found = absl::IsNotFound(raised.status());
   if (!absl::IsAborted(raised.status()) && !is_not_found) return raised;
-  // An attempt without an answer may have done it. And what is not there may be the lease, for a moment.
+  // An attempt without an answer may have done it. And NOT_FOUND may mean the lease, for a moment.
   AttachRegionArgs look;
   look.lease = session->lease();
   look.region = args.region;

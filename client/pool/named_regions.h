@@ -55,7 +55,7 @@ class NamedRegions {
  private:
   struct Making;
   absl::Status ChooseServers(const RegionOptions& options, Making* making) const;
-  // Has the name arbitrated, if the region is kept, and makes it; nothing stays after an error.
+  // Has the name arbitrated, if the region is kept, and makes it; nothing remains after an error.
   absl::Status Make(const Making& making, int64_t deadline_ns);
   absl::Status MakeEverywhere(const Making& making, int64_t deadline_ns);
   // Has every server undo it, and waits for those that answer. Returns text to be added to the error.
@@ -63,7 +63,7 @@ class NamedRegions {
   absl::Status AwaitUndone(const std::string& name, int64_t deadline_ns);
   absl::StatusOr<std::unique_ptr<Region>> TryAttach(const std::string& name, AttachMode mode, AttachLoss loss,
                                                     bool* again);
-  // The servers' answers about one region, by server, and what becomes of it.
+  // The servers' answers about one region, by server, and the findings.
   struct Found {
     std::vector<RegionInfo> infos;     // empty where it is not, or where it is not looked for
     std::vector<uint64_t> alive;       // the lives that were asked; one that comes up meanwhile was not
@@ -76,11 +76,11 @@ class NamedRegions {
   absl::StatusOr<Found> FindNamed(const std::string& name, AttachLoss loss, int64_t deadline_ns);
   absl::StatusOr<Found> FindOnce(const std::string& name, AttachLoss loss, int64_t deadline_ns);
   absl::StatusOr<Found> LookFor(const std::string& name, int64_t deadline_ns);
-  // Narrows what was found down to one region, if that is whole.
+  // Narrows the answers down to one region, if that is whole.
   absl::Status Choose(const std::string& name, RegionId id, AttachLoss loss, Found* found) const;
   static absl::Status CheckWhole(const std::string& name, AttachLoss loss, Found* found);
-  // `manifest`: of the new owner's seal. *newest: what the servers have said of the region once it was taken over, the
-  // newest of that.
+  // `manifest`: of the new owner's seal. *newest: the newest of the servers' answers about the region after it was
+  // taken over.
   absl::Status RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode,
                                const std::string& manifest, RegionInfo* newest);
   absl::StatusOr<RegionInfo> RaiseAt(ServerSession* session, const AttachRegionArgs& args, int64_t deadline_ns);

@@ -28,7 +28,7 @@ class NamedSeals {
   absl::StatusOr<bool> Decide(const RegionOptions& options) const;
   // The word of all servers that have the region about its seal, taken together; nothing: it is plain. `infos`: as they
   // know it; those of other ids do not count. FAILED_PRECONDITION: this pool has no key file, or another one, or takes
-  // no plain regions. DATA_LOSS: a server says what cannot be true.
+  // no plain regions. DATA_LOSS: a server's word cannot be true.
   absl::StatusOr<std::optional<SealManifest>> Check(const std::string& name, RegionId id,
                                                     const std::vector<RegionInfo>& infos) const;
 
@@ -37,13 +37,13 @@ class NamedSeals {
     std::unique_ptr<RegionSeal> seal;  // null: the region is plain
     std::string manifest;              // of an owner
   };
-  // A new owner, with a key that nobody ever had. `untold`: what is known of pages that nobody has told of.
-  // RESOURCE_EXHAUSTED: the region has had too many, or no memory may be locked.
+  // A new owner, with a key that was never used. `untold`: the version of pages that no server has told of.
+  // RESOURCE_EXHAUSTED: the region's number of owners is at its limit, or no memory may be locked.
   absl::StatusOr<Term> BeginOwner(SealManifest manifest, PageVersion untold) const;
   absl::StatusOr<Term> BeginReader(const SealManifest& manifest) const;
 
  private:
-  // Named regions are to be sealed, and plain ones are refused, unless somebody says otherwise.
+  // Named regions are to be sealed, and plain ones are refused, unless the options say otherwise.
   bool demands() const { return secret_ != nullptr ? options_->seal != Seal::kNo : options_->seal == Seal::kYes; }
 
   const PoolOptions* const options_;

@@ -149,10 +149,10 @@ void OneCopyIo::Judge(IoPart* part) {
   const bool in_term = !part->room || part->room.term() == session->room()->term();
   if (call.request.op == Op::kWrite) engine_->EndRoom(part, call.used_bytes);
   if (call.reason == Reason::kOk) {
-    // A read may have found what a write without an answer has left: from now on that can be lost.
+    // A read may have found the data of a write without an answer: from now on that data can be lost.
     const bool proves = part->unsure && !NRAM_PLANTED(perhaps_read_not_noted);
     if ((creates || proves) && !map->NoteCreated(session->index(), part->life->incarnation)) {
-      // It went to a former life of the server, and that was not noticed in time to be remembered.
+      // It was executed in a former life of the server, and that was not noticed in time to be remembered.
       return Retry(part, absl::UnavailableError(absl::StrCat("memory server ", session->name(), " has restarted")));
     }
     return End(part, absl::OkStatus());
@@ -180,10 +180,10 @@ void OneCopyIo::Judge(IoPart* part) {
   }
 }
 
-// The server was full, and the write has left `unused_bytes` of what it had of its region's reserved room: what it used
-// has stored its first pages. More may be there now, or with other writes.
+// The server was full. The write has not used `unused_bytes` of its part of the region's quota; the used part has
+// stored its first pages. More may be free now, or lent to other writes.
 void OneCopyIo::JudgeShortOfReserved(IoPart* part, const absl::Status& status, uint64_t unused_bytes) {
-  part->waiter.ticket = part->session->returns();  // from before the purse is looked at
+  part->waiter.ticket = part->session->returns();  // from before the look at the quota
   switch (place().map->LookForReserved(part->session->index(), unused_bytes)) {
     case RegionMap::Reserved::kMore:
       return Retry(part, status);

@@ -29,7 +29,8 @@ class OneCopyIo : public IoWay {
   bool is_busy() const override { return busy_ > 0; }
 
  private:
-  // Answers to the same part, each over a new connection, whose checksums are wrong: it is not the network then.
+  // The most answers with wrong checksums to the same part, each over a new connection: beyond, the network is not the
+  // cause.
   static constexpr int kGarbledMax = 3;
 
   const IoPlace& place() const { return engine_->place(); }

@@ -9,7 +9,7 @@
 namespace nram {
 namespace {
 
-constexpr uint64_t kPressedShare = 16;  // of a pressed server's room counts one part of so many
+constexpr uint64_t kPressedShare = 16;  // the part of a pressed server's room that counts is 1 / kPressedShare
 
 uint64_t Mix(uint64_t x) {  // the finaliser of SplitMix64
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -39,7 +39,7 @@ uint32_t NumberOfName(const std::string& name) {
 uint64_t PlacementWeight(const ServerRoom& room) {
   if (NRAM_PLANTED(donors_room_alone)) return room.refused ? 0 : std::max(room.free_bytes, kSpanBytes);
   if (room.takes_nothing) return 0;
-  // Room of a pressed server beyond its word is for spans there that stay.
+  // Room of a pressed server beyond its word is for the spans that remain there.
   if (room.pressed && !NRAM_PLANTED(donors_allowance_taken)) {
     const uint64_t weight = room.room_bytes + (room.refused ? 0 : room.free_bytes);
     return weight < kSpanBytes ? 0 : weight / kPressedShare;
@@ -93,7 +93,7 @@ uint16_t ChooseReceiver(PlacementPolicy policy, RegionId region, uint64_t span, 
     return candidate.domain != 0 && absl::c_linear_search(domains, candidate.domain);
   };
   if (!absl::c_all_of(*candidates, is_near)) std::erase_if(*candidates, is_near);
-  // Who had to give memory back lately may have to again.
+  // A donor that had to give memory back lately may have to again.
   const auto is_pressed = [](const PlacementCandidate& candidate) { return candidate.pressed; };
   if (!absl::c_all_of(*candidates, is_pressed) && !NRAM_PLANTED(donors_room_alone)) {
     std::erase_if(*candidates, is_pressed);

@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_POOL_PLACEMENT_H_
 #define NRAM_CLIENT_POOL_PLACEMENT_H_
 
-// Where a span goes: pure functions, no state.
+// Chooses the servers of a span: pure functions, no state.
 
 #include <array>
 #include <cstdint>
@@ -58,14 +58,14 @@ uint32_t NumberOfName(const std::string& name);
 // the same for the same arguments. Neighbouring spans (or blocks) are spread evenly rather than at random: a span's
 // point in [0, 1) is the region's hash plus its number times the golden ratio, and the candidates divide [0, 1) by
 // weight. They are in different domains as long as there is another domain. Silent ones are chosen if there are no
-// others in other domains, or then on other hosts. Fewer servers than asked for if there are not so many hosts; not
-// placed() if no candidate has weight.
+// others in other domains, or then on other hosts. Fewer servers than asked for if there are fewer hosts; not placed()
+// if no candidate has weight.
 SpanPlacement PlaceSpan(PlacementPolicy policy, RegionId region, uint64_t span, int replicas,
                         absl::Span<const PlacementCandidate> candidates);
 
 // Chooses one of `*candidates`, which all have weight, for another copy of a span, or for its only one that is to move;
-// kNoServer: there is none. `domains`: of the copies that stay; it is in another one if some candidate is. Pressed ones
-// are chosen if there are no others. Leaves in `*candidates` those that it has chosen among.
+// kNoServer: there is none. `domains`: of the remaining copies; it is in another one if some candidate is. Pressed ones
+// are chosen if there are no others. Reduces `*candidates` to those that it has chosen among.
 uint16_t ChooseReceiver(PlacementPolicy policy, RegionId region, uint64_t span, absl::Span<const uint32_t> domains,
                         std::vector<PlacementCandidate>* candidates);
 

@@ -37,7 +37,7 @@ SpanPlacement Placing::ChooseCopies(const Sessions& sessions, const RegionMap& m
     return map.copies()->IsMember({session.index(), session.incarnation()});
   };
   for (const auto& session : sessions) {
-    if (session->removed()) continue;  // it gets nothing new, and may never come back
+    if (session->removed()) continue;  // it gets no new pages, and may never return
     if (session->up() && may_have(*session) && !session->needs_memory()) {
       hosts.insert(session->host());
     } else {
@@ -90,7 +90,7 @@ ServerSession* Placing::Survey(const Sessions& sessions, uint64_t bytes, absl::S
       return session.get();
     }
   }
-  if (asleep != nullptr) return asleep;  // whoever waits for it has it roused
+  if (asleep != nullptr) return asleep;  // a waiter for it has it woken
   if (away_too_long == sessions.size()) {
     *why = absl::UnavailableError("no memory server of the pool answers");
   } else if (full_ == kNoServer) {

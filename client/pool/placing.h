@@ -27,12 +27,12 @@ class Placing {
   SpanPlacement ChooseCopies(const Sessions& sessions, const RegionMap& map, uint64_t span);
   void NoteFull(const ServerSession& session);
   void NoteNoAnswer(const ServerSession& session);
-  // When no server is left: one that may have room when it answers again; or null, and *why says that waiting is of no
-  // use. `bytes`: the room that was asked for.
+  // When no server is left: one that may have room when it answers again; or null, and *why says that waiting does not
+  // help. `bytes`: the room that was asked for.
   ServerSession* Survey(const Sessions& sessions, uint64_t bytes, absl::Status* why) const;
 
  private:
-  // It may be back when Survey looks, and nobody has asked it for room.
+  // It may be back when Survey looks, and it was not asked for room.
   void NoteAway(const ServerSession& session) {
     if (!session.up() && !session.asleep() && !session.away_too_long()) no_answer_ = session.index();
   }

@@ -84,7 +84,7 @@ Pool::Pool(PoolOptions options, std::unique_ptr<SealSecret> secret, std::unique_
   if (has_threads && (options_.members != nullptr || options_.servers.size() > kAllAwakeMax)) {
     live_members_ =
         std::make_unique<LiveMembers>(&sessions_, options_.members, edge_->environment(), static_cast<Host*>(this));
-    for (const auto& session : sessions_) SetRouser(session.get());
+    for (const auto& session : sessions_) SetWaker(session.get());
     live_members_->Begin();
   } else {
     for (const auto& session : sessions_) Drive(session.get());
@@ -92,9 +92,9 @@ Pool::Pool(PoolOptions options, std::unique_ptr<SealSecret> secret, std::unique_
   edge_->SetTicked(&repairer_);
 }
 
-void Pool::SetRouser(ServerSession* session) {
-  // In a list that never changes, somebody has written each name with care.
-  session->SetRouser(live_members_.get(), options_.members == nullptr ? nullptr : &claims_);
+void Pool::SetWaker(ServerSession* session) {
+  // A list that never changes is the user's own: nothing checks whether two of its names mean one server.
+  session->SetWaker(live_members_.get(), options_.members == nullptr ? nullptr : &claims_);
 }
 
 bool Pool::Accepts(const Endpoint& server, std::string* why) const {
@@ -109,7 +109,7 @@ ServerSession* Pool::AddSession(const Endpoint& server) {
   auto session = std::make_unique<ServerSession>(static_cast<uint16_t>(sessions_.size()), server, lease, options_,
                                                  edge_->environment());
   ServerSession* const added = session.get();
-  if (live_members_ != nullptr) SetRouser(added);
+  if (live_members_ != nullptr) SetWaker(added);
   sessions_.Add(std::move(session));
   return added;
 }
@@ -147,7 +147,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Make(PoolOptions options, std::uniqu
     NRAM_ASSIGN_OR_RETURN(secret, SealSecret::Read(options.key_file));
   }
   std::unique_ptr<Pool> pool(new Pool(std::move(options), std::move(secret), std::move(edge)));
-  // Those that sleep in a large pool are roused later.
+  // Sessions that sleep in a large pool are woken later.
   if (pool->live_members_ == nullptr &&
       absl::c_any_of(pool->sessions_, [](const auto& session) { return session->asleep(); })) {
     return absl::ResourceExhaustedError("no more threads can be started, and each memory server needs one (ulimit -u)");
@@ -178,7 +178,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Open(PoolOptions options) {
 }
 
 std::vector<std::string> Pool::AwaitOthers(int64_t deadline_ns) {
-  // Of many, others are used in place of those that are slow.
+  // A large pool uses other servers in place of the slow ones.
   const bool is_large = sessions_.size() > kAllAwakeMax;
   if (is_large) deadline_ns = std::min(deadline_ns, edge_->environment()->NowNs() + kOthersOfManyMs * kNsPerMs);
   std::vector<std::string> missing;
@@ -196,7 +196,7 @@ std::vector<std::string> Pool::AwaitOthers(int64_t deadline_ns) {
 void Pool::AwaitAll() {
   if (live_members_ == nullptr) return;
   if (absl::c_none_of(sessions_, [](const auto& session) { return session->asleep(); })) return;
-  live_members_->RouseAll();
+  live_members_->WakeAll();
   const int64_t deadline_ns = edge_->environment()->NowNs() + kAwaitAllMs * kNsPerMs;
   for (const auto& session : sessions_) {
     if (!session->up() && session->may_be_slow()) (void)session->AwaitUp(deadline_ns);

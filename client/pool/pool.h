@@ -131,7 +131,7 @@ class Pool : private LiveMembers::Host {
   bool Accepts(const Endpoint& server, std::string* why) const override;
   ServerSession* AddSession(const Endpoint& server) override;
   bool Drive(ServerSession* session) override;
-  void SetRouser(ServerSession* session);
+  void SetWaker(ServerSession* session);
   // Waits for servers that have not answered yet, and returns the awake ones that do not answer.
   std::vector<std::string> AwaitOthers(int64_t deadline_ns);
   // Wakes all sessions for good, as any server may have a part of a named region. Blocks for two seconds at most, for

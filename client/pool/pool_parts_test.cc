@@ -354,12 +354,12 @@ TEST(RepairPaceTest, FollowsThePaceOfTheLastSeconds) {
   seconds(19, 10, &left);
   EXPECT_EQ(pace.done(), 200u);
   EXPECT_NEAR(static_cast<double>(pace.left_ms()), 80'000, 1);
-  // Ten times slower, as is soon known; a moment without a copy does not make it unknown.
+  // Ten times slower, which the figure soon follows; a moment without a copy does not make it unknown.
   seconds(30, 1, &left);
   EXPECT_NEAR(static_cast<double>(pace.left_ms()), 770'000, 50'000);
   seconds(1, 0, &left);
   EXPECT_GT(pace.left_ms(), 770'000u);
-  // It stands.
+  // It makes no progress.
   seconds(30, 0, &left);
   EXPECT_EQ(pace.left_ms(), 0u);
   EXPECT_EQ(pace.done(), 230u);

@@ -7,8 +7,8 @@
 
 namespace nram {
 
-// How many bytes of data have room on hosts that have so much free, if each page has `copies` copies, each on another
-// host. 0: there are fewer hosts than copies.
+// How many bytes of data fit on hosts with these free bytes, if each page has `copies` copies, each on another host. 0:
+// there are fewer hosts than copies.
 uint64_t UsableBytes(absl::Span<const uint64_t> free_bytes_of_hosts, int copies);
 
 }  // namespace nram

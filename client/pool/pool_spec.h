@@ -15,16 +15,16 @@
 
 namespace nram {
 
-// Which servers make up a pool:
+// The servers that make up a pool:
 //   host:port,host2,unix:/path   these
 //   PATH or @PATH                those of a host file (anything with a slash, or after an "@"): one server a line, '#'
 //                                begins a comment
 //   dns:NAME[:PORT]              the addresses of a name
 //   etcd:HOST[:PORT],.../NAME    those that are registered in etcd
 // INVALID_ARGUMENT names the word or the line that is wrong; a server that is named twice counts as wrong. NOT_FOUND:
-// no such file. Asks DNS or etcd once, and blocks for a few seconds at most; if they do not answer, what they said
-// before counts. The result's source is to be watched by pools that stay open; null where the list never changes:
-// servers by name, and files that are none (a pipe can be read once).
+// no such file. Asks DNS or etcd once, and blocks for a few seconds at most; if they do not answer, their former answer
+// counts. The result's source is to be watched by pools that stay open; null where the list never changes: servers by
+// name, and files that are none (a pipe can be read once).
 absl::StatusOr<FoundMembers> FindPool(absl::string_view spec);
 
 // The servers alone.

@@ -215,7 +215,7 @@ absl::Status PoolVersions::VisitChanges(const Region& from, const Region& to,
   const CopyMap& before = *from.map()->copies();
   const CopyMap& after = *to.map()->copies();
   const int64_t deadline_ns = DeadlineNs();
-  // Servers that have both; what they say.
+  // Asks the servers that have both.
   std::vector<uint64_t> both = LivesOf(before, home_->sessions->size());
   const std::vector<uint64_t> later = LivesOf(after, home_->sessions->size());
   for (size_t i = 0; i < both.size(); ++i) {
@@ -228,7 +228,7 @@ absl::Status PoolVersions::VisitChanges(const Region& from, const Region& to,
     ServerSession* const session = home_->sessions->at(server);
     const absl::Status status = session->control()->ListChanges(
         from.id(), from.version(), to.version(), deadline_ns, [&](uint64_t span, const ChangedPages& pages) {
-          // Others are asked for by nobody.
+          // Other spans are not asked for.
           const bool is_there = before.NextSpan(span) == span || after.NextSpan(span) == span;
           if (is_there) changes[span] = pages;
           return absl::OkStatus();
@@ -248,7 +248,7 @@ absl::Status PoolVersions::VisitChanges(const Region& from, const Region& to,
     if (span == UINT64_MAX) return absl::OkStatus();
     const CopyMap::Servers had = before.ServersOf(span);
     const CopyMap::Servers has = after.ServersOf(span);
-    // One server, which had what counted in both. Where it was a hole, every member knows that.
+    // Needs one server that had a copy that counts in both versions. If the span was a hole, every member knows that.
     const Changes* changes = nullptr;
     for (size_t server = 0; server < both.size() && changes == nullptr; ++server) {
       const bool counts = both[server] != 0 && (next_before != span || absl::c_linear_search(had, server)) &&

@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_POOL_POOL_VERSIONS_H_
 #define NRAM_CLIENT_POOL_POOL_VERSIONS_H_
 
-// Versions of regions as those read them who do not own the region (adr/0019).
+// Versions of regions for readers that do not own the region (adr/0019).
 
 #include <cstdint>
 #include <memory>

@@ -173,7 +173,7 @@ absl::Status Publication::Commit(const PublicationRecord& record, int64_t deadli
     return absl::InvalidArgumentError(
         absl::StrCat("publication ", record.number, " follows ", highest_, ": its number must be above that"));
   }
-  // Else what failed before would be there with this one.
+  // Otherwise a commit that failed before would become valid with this one.
   while (!dirty_.empty()) {
     NRAM_RETURN_IF_ERROR(ClearSlot(dirty_.back(), deadline_ns));
     dirty_.pop_back();
@@ -203,7 +203,7 @@ absl::Status Publication::Forget(uint64_t number, int64_t deadline_ns) {
   MutexLock lock(&mu_);
   const auto it = slots_.find(number);
   if (it == slots_.end()) return NotThere(number);
-  // Else it might come to be there when its versions have gone.
+  // Otherwise it might become valid after its versions were dropped.
   if (IsHeadUnsure()) NRAM_RETURN_IF_ERROR(WriteHead(deadline_ns));
   NRAM_RETURN_IF_ERROR(ClearSlot(it->second, deadline_ns));
   slots_.erase(it);
@@ -377,7 +377,7 @@ absl::StatusOr<PublicationRecord> Publication::Read(uint64_t number, int64_t dea
 void Publication::NoteNewest(uint64_t newest) {
   if (newest == seen_) return;
   const int64_t now_ns = MonotonicNs();
-  // Of the first one nobody knows for how long it has been there.
+  // The age of the first one is unknown.
   if (seen_ns_ != 0) period_ns_ = now_ns - seen_ns_;
   seen_ns_ = now_ns;
   seen_ = newest;

@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_POOL_PUBLICATION_H_
 #define NRAM_CLIENT_POOL_PUBLICATION_H_
 
-// Versions that others find by name (adr/0019): the region NAME.versions, which says which there are. It has one owner,
-// who publishes, and any number of readers.
+// Versions that others find by name (adr/0019): the region NAME.versions lists them. It has one owner, which publishes,
+// and any number of readers.
 
 #include <cstdint>
 #include <map>
@@ -19,8 +19,8 @@
 
 namespace nram {
 
-// Thread-safe: calls come one after the other, but for AwaitAbove. All block, until their absolute, monotonic deadline
-// at most, and some milliseconds. Errors beside their own are Region's.
+// Thread-safe: calls are serialized, except AwaitAbove. All block, until their absolute, monotonic deadline at most,
+// and some milliseconds. Errors beside their own are Region's.
 class Publication {
  public:
   static constexpr size_t kNameBytesMax = 246;
@@ -30,8 +30,8 @@ class Publication {
   // `pool` outlives it.
   static absl::StatusOr<std::unique_ptr<Publication>> Create(Pool* pool, const std::string& name,
                                                              const RegionOptions& options);
-  // As Pool::AttachRegion. NOT_FOUND: nobody has ever published under that name. An owner is to attach this first, and
-  // then its regions; what a former one has begun and not committed is not there.
+  // As Pool::AttachRegion. NOT_FOUND: no client has ever published under that name. An owner must attach this first,
+  // and then its regions. A publication that a former owner has begun and not committed does not exist.
   static absl::StatusOr<std::unique_ptr<Publication>> Attach(Pool* pool, const std::string& name, AttachMode mode);
 
   // --- Of the owner; of others FAILED_PRECONDITION.
@@ -39,7 +39,8 @@ class Publication {
   // without an answer (UNAVAILABLE, DEADLINE_EXCEEDED) it may be there or not, as StandingOf says. INVALID_ARGUMENT: as
   // CheckRecord, or it has more than 60 KiB, or its number is too low. RESOURCE_EXHAUSTED: there are 1,023 already.
   absl::Status Commit(const PublicationRecord& record, int64_t deadline_ns);
-  // Of a record that Commit was called with. kUnsure: it may be there, and its versions must stay. After
+  // The standing of a record that Commit was called with. kUnsure: it may be there, and its versions must not be
+  // dropped. After
   // the next Commit that succeeds (the same one again will do) it is there; after a Forget it is not. Blocks only while
   // another call is under way.
   enum class Standing { kNotThere, kThere, kUnsure };
@@ -48,13 +49,14 @@ class Publication {
   absl::Status Forget(uint64_t number, int64_t deadline_ns);
   // The lowest number that Commit accepts.
   uint64_t NextNumber();
-  // Frees NAME.versions on every server, as Region::Destroy; this is unusable afterwards. Versions that it names stay.
+  // Frees NAME.versions on every server, as Region::Destroy; this is unusable afterwards. Versions that it names are
+  // not dropped.
   absl::Status Destroy();
-  // Drops the versions of the region that no record names: a former owner has left them.
-  // To be called before the region is sealed: from then on its numbers are above all that records have named.
+  // Drops the versions of the region that no record names: a former owner has left them. Must be called before the
+  // region is sealed: from then on its numbers are above all that records have named.
   absl::Status DropUnrecorded(Region* region, int64_t deadline_ns);
 
-  // --- Of anybody.
+  // --- Of any client.
   // 0: the newest. NOT_FOUND: there is none, or not that one.
   absl::StatusOr<PublicationRecord> Read(uint64_t number, int64_t deadline_ns);
   // The oldest first.
@@ -85,7 +87,7 @@ class Publication {
   // Reads the records that a former owner has left.
   absl::Status Load(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteRecorded(const PublicationRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Of a reader: what was laid since it was attached is a hole to it. True: it was attached again.
+  // For readers. Spans laid since the region was attached are holes to them. True: it was attached again.
   bool LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckOwner() const;
   absl::Status Write(uint64_t offset, std::string data, int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -37,7 +37,7 @@ struct HeadChunk {
   uint32_t format = kFormat;
   uint64_t newest = 0;
   uint32_t slot = 0;
-  uint32_t crc = 0;  // CRC-32C of what is before
+  uint32_t crc = 0;  // CRC-32C of the fields before it
 };
 static_assert(sizeof(HeadChunk) == 24 && std::has_unique_object_representations_v<HeadChunk>);
 
@@ -51,7 +51,7 @@ absl::Status Broken(absl::string_view what) {
       absl::StrCat("the record of a version ", what, ": it is damaged, or written by a newer nram"));
 }
 
-// --- Fields, of which nobody knows whether they are there.
+// --- Fields, which may be missing.
 
 absl::StatusOr<uint64_t> NumberOf(const json& in, const char* key, uint64_t most) {
   const auto it = in.find(key);

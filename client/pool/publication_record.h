@@ -23,7 +23,7 @@ struct VersionPlace {
   RegionId region{};
   VersionNumber number{};
   std::vector<uint64_t> incarnations;  // its members: the lives of servers that have sealed it
-  uint32_t least_in_sync = 0;          // each span has so many copies at least on members
+  uint32_t least_in_sync = 0;          // the least number of copies that each span has on members
   friend bool operator==(const VersionPlace&, const VersionPlace&) = default;
 };
 
@@ -44,12 +44,12 @@ inline constexpr uint32_t kRecordSlots = 1'023;
 inline constexpr size_t kPublicationBytesMax = 60 * kKiB;  // encoded
 
 // A number, a length for each region, JSON, names that are printable, arrays that CheckArrays accepts. INVALID_ARGUMENT
-// says what is wrong.
+// names the error.
 absl::Status CheckRecord(const PublicationRecord& record);
 // Of a record that CheckRecord accepts. It may be longer than kPublicationBytesMax; then it has no slot.
 std::string EncodeRecord(const PublicationRecord& record);
-// `bytes`: a slot, or the beginning of one that has the record. NOT_FOUND: the slot is empty. DATA_LOSS: what is there
-// is no record, or not all of one.
+// `bytes`: a slot, or the beginning of one that has the record. NOT_FOUND: the slot is empty. DATA_LOSS: its content is
+// no record, or not all of one.
 absl::StatusOr<PublicationRecord> DecodeRecord(absl::string_view bytes);
 // The number of a record that begins so, without looking whether it is whole; 0: no record begins so.
 uint64_t RecordNumber(absl::string_view bytes);

@@ -98,7 +98,7 @@ TEST(PublicationRecordTest, ATextThatIsNoRecordIsRefused) {
   }
 }
 
-// As former publishers have written it.
+// Records of former publishers.
 TEST(PublicationRecordTest, ARecordMayBeWithoutArrays) {
   PublicationRecord record = Example();
   record.arrays.clear();

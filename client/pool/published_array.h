@@ -56,8 +56,8 @@ absl::string_view ElementName(ElementType type);
 // Of an array that CheckArrays accepts.
 uint64_t BytesOf(const PublishedArray& array);
 
-// INVALID_ARGUMENT says what is wrong: printable names that differ, types that there are, elements where their type may
-// lie, and all of them within the mapping, also if extents that are 0 were 1. `lengths`: of the mappings, in bytes.
+// Checks for printable names that differ, known types, elements where their type may lie, and all of them within the
+// mapping, also if extents that are 0 were 1. INVALID_ARGUMENT names the error. `lengths`: of the mappings, in bytes.
 absl::Status CheckArrays(absl::Span<const PublishedArray> arrays, absl::Span<const uint64_t> lengths);
 
 // "float64[512, 512]", and how it lies if not as in C.

@@ -153,7 +153,7 @@ void Region::Unreserve(uint64_t bytes) {
   const uint64_t wanted = std::min(left, sum);
   for (const uint16_t server : map_->servers()) {
     ServerSession* const session = home_->sessions->at(server);
-    // Of copies, in proportion: each is to keep enough.
+    // A region of copies releases in proportion: each copy is to keep enough.
     const uint64_t share = sum == 0 ? left : MulDivUp(wanted, map_->reserved_bytes(server), sum);
     left -= map_->ReleaseReserved(server, session->room(), std::min(left, share));
     session->NoteRoom();
@@ -190,7 +190,7 @@ absl::Status Region::CheckVersioned() const {
   if (map_->copies() == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("region ", region, " was not created for versions"));
   }
-  // Its servers may free it and have it anew with a later write, and nobody knows then what was there.
+  // Its servers may free it and create it anew with a later write, and then its former content is unknown.
   const RegionKey& key = map_->key();
   if (!key.named && (key.gc || home_->options->expendable)) {
     return absl::FailedPreconditionError(absl::StrCat(

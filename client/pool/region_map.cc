@@ -18,32 +18,32 @@ absl::Status RegionMap::CheckUsable() const {
   return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(key_.id)), " was destroyed"));
 }
 
-const RegionMap::Presence* RegionMap::FindPresenceLocked(uint16_t server) const {
-  for (const Presence& presence : presences_) {
-    if (presence.server == server) return &presence;
+const RegionMap::ReplicaHost* RegionMap::FindReplicaHostLocked(uint16_t server) const {
+  for (const ReplicaHost& replica_host : replica_hosts_) {
+    if (replica_host.server == server) return &replica_host;
   }
   return nullptr;
 }
 
-RegionMap::Presence* RegionMap::PresenceLocked(uint16_t server) {
-  if (const Presence* present = FindPresenceLocked(server)) return const_cast<Presence*>(present);
-  presences_.push_back({server});
-  return &presences_.back();
+RegionMap::ReplicaHost* RegionMap::ReplicaHostLocked(uint16_t server) {
+  if (const ReplicaHost* present = FindReplicaHostLocked(server)) return const_cast<ReplicaHost*>(present);
+  replica_hosts_.push_back({server});
+  return &replica_hosts_.back();
 }
 
-RegionMap::Target RegionMap::TargetOf(const Presence& presence) {
+RegionMap::Target RegionMap::TargetOf(const ReplicaHost& replica_host) {
   Target target;
-  target.server = presence.server;
-  target.incarnation = presence.incarnation;
-  if (presence.incarnation != 0) target.known = presence.unsure ? Known::kPerhaps : Known::kCreated;
+  target.server = replica_host.server;
+  target.incarnation = replica_host.incarnation;
+  if (replica_host.incarnation != 0) target.known = replica_host.unsure ? Known::kPerhaps : Known::kCreated;
   // Where the region is only perhaps, a write may have to pay for it again.
-  target.paid_for = target.known == Known::kCreated || presence.room.bytes() > 0;
+  target.paid_for = target.known == Known::kCreated || replica_host.room.bytes() > 0;
   return target;
 }
 
 RegionMap::Target RegionMap::TargetLocked(const SpanPlacement& placement) const {
   if (!placement.placed()) return {};
-  if (const Presence* presence = FindPresenceLocked(placement.servers[0])) return TargetOf(*presence);
+  if (const ReplicaHost* replica_host = FindReplicaHostLocked(placement.servers[0])) return TargetOf(*replica_host);
   Target target;
   target.server = placement.servers[0];
   return target;
@@ -77,8 +77,8 @@ std::vector<RegionMap::Target> RegionMap::Whereabouts() const {
     return targets;
   }
   GateLock lock(&mu_);
-  for (const Presence& presence : presences_) {
-    if (presence.incarnation != 0) targets.push_back(TargetOf(presence));
+  for (const ReplicaHost& replica_host : replica_hosts_) {
+    if (replica_host.incarnation != 0) targets.push_back(TargetOf(replica_host));
   }
   return targets;
 }
@@ -99,19 +99,19 @@ std::vector<RegionMap::Target> RegionMap::Whereabouts(uint64_t first_span, uint6
 
 bool RegionMap::NoteCreated(uint16_t server, uint64_t incarnation) {
   GateLock lock(&mu_);
-  Presence* const presence = PresenceLocked(server);
-  // The first one stands: if it is not the server's present life, what was stored then is lost, and stays so.
-  if (presence->incarnation == 0 || presence->unsure) presence->incarnation = incarnation;
-  presence->unsure = false;
-  return presence->incarnation == incarnation;
+  ReplicaHost* const replica_host = ReplicaHostLocked(server);
+  // The first life counts. If it is not the server's present life, its data is lost, and remains lost.
+  if (replica_host->incarnation == 0 || replica_host->unsure) replica_host->incarnation = incarnation;
+  replica_host->unsure = false;
+  return replica_host->incarnation == incarnation;
 }
 
 void RegionMap::NotePerhapsCreated(uint16_t server, uint64_t incarnation) {
   GateLock lock(&mu_);
-  Presence* const presence = PresenceLocked(server);
-  if (presence->incarnation != 0 && !presence->unsure) return;
-  presence->incarnation = incarnation;
-  presence->unsure = true;
+  ReplicaHost* const replica_host = ReplicaHostLocked(server);
+  if (replica_host->incarnation != 0 && !replica_host->unsure) return;
+  replica_host->incarnation = incarnation;
+  replica_host->unsure = true;
 }
 
 bool RegionMap::NoteDestroyed() {
@@ -177,59 +177,59 @@ std::vector<VersionDebt> RegionMap::TakeVersionDebts() {
 
 Room::Grant RegionMap::TakeReserved(uint16_t server, Room* room, uint64_t least_bytes, uint64_t most_bytes) {
   GateLock lock(&mu_);
-  for (Presence& presence : presences_) {
-    if (presence.server == server) return presence.room.TryTake(room, least_bytes, most_bytes);
+  for (ReplicaHost& replica_host : replica_hosts_) {
+    if (replica_host.server == server) return replica_host.room.TryTake(room, least_bytes, most_bytes);
   }
   return {};
 }
 
 void RegionMap::EndReserved(uint16_t server, Room* room, Room::Grant grant, uint64_t used_bytes) {
   GateLock lock(&mu_);
-  RegionRoom& purse = PresenceLocked(server)->room;
+  RegionRoom& purse = ReplicaHostLocked(server)->room;
   purse.Used(room, std::move(grant), used_bytes);
   if (closed_) purse.Close(room);  // repair had begun that before
 }
 
 void RegionMap::EndUnknown(uint16_t server, Room* room, Room::Grant grant) {
   GateLock lock(&mu_);
-  RegionRoom& purse = PresenceLocked(server)->room;
+  RegionRoom& purse = ReplicaHostLocked(server)->room;
   purse.Unknown(room, std::move(grant));
   if (closed_) purse.Close(room);
 }
 
 RegionMap::Reserved RegionMap::LookForReserved(uint16_t server, uint64_t had_bytes) const {
   GateLock lock(&mu_);
-  const Presence* const presence = FindPresenceLocked(server);
-  if (presence == nullptr) return Reserved::kNoMore;
-  if (presence->room.bytes() > static_cast<int64_t>(had_bytes)) return Reserved::kMore;
-  return presence->room.is_lent() ? Reserved::kLent : Reserved::kNoMore;
+  const ReplicaHost* const replica_host = FindReplicaHostLocked(server);
+  if (replica_host == nullptr) return Reserved::kNoMore;
+  if (replica_host->room.bytes() > static_cast<int64_t>(had_bytes)) return Reserved::kMore;
+  return replica_host->room.is_lent() ? Reserved::kLent : Reserved::kNoMore;
 }
 
 bool RegionMap::AddReserved(uint16_t server, Room* room, Room::Grant grant) {
   GateLock lock(&mu_);
   if (closed_) return room->Unused(std::move(grant)), false;
   has_room_ = true;
-  return PresenceLocked(server)->room.Add(room, std::move(grant));
+  return ReplicaHostLocked(server)->room.Add(room, std::move(grant));
 }
 
 uint64_t RegionMap::ReleaseReserved(uint16_t server, Room* room, uint64_t most_bytes) {
   GateLock lock(&mu_);
-  return closed_ ? 0 : PresenceLocked(server)->room.Release(room, most_bytes);
+  return closed_ ? 0 : ReplicaHostLocked(server)->room.Release(room, most_bytes);
 }
 
 uint64_t RegionMap::reserved_bytes(std::optional<uint16_t> server) const {
   GateLock lock(&mu_);
   int64_t bytes = 0;
-  for (const Presence& presence : presences_) {
-    if (!server.has_value() || presence.server == *server) bytes += std::max<int64_t>(presence.room.bytes(), 0);
+  for (const ReplicaHost& replica_host : replica_hosts_) {
+    if (!server.has_value() || replica_host.server == *server) bytes += std::max<int64_t>(replica_host.room.bytes(), 0);
   }
   return static_cast<uint64_t>(bytes);
 }
 
 bool RegionMap::holds_room() const {
   GateLock lock(&mu_);
-  for (const Presence& presence : presences_) {
-    if (presence.room.bytes() > 0 || presence.room.is_lent()) return true;
+  for (const ReplicaHost& replica_host : replica_hosts_) {
+    if (replica_host.room.bytes() > 0 || replica_host.room.is_lent()) return true;
   }
   return false;
 }
@@ -237,12 +237,12 @@ bool RegionMap::holds_room() const {
 RegionRoom::Trim RegionMap::BeginTrim(uint16_t server, Room* room) {
   has_room_ = true;
   GateLock lock(&mu_);
-  return PresenceLocked(server)->room.BeginTrim(room);
+  return ReplicaHostLocked(server)->room.BeginTrim(room);
 }
 
 void RegionMap::EndTrim(uint16_t server, Room* room, const RegionRoom::Trim& trim, const RegionRoom::TrimEnd& end) {
   GateLock lock(&mu_);
-  RegionRoom& purse = PresenceLocked(server)->room;
+  RegionRoom& purse = ReplicaHostLocked(server)->room;
   purse.EndTrim(room, trim, end);
   if (closed_) purse.Close(room);
 }
@@ -251,13 +251,13 @@ void RegionMap::CloseRooms(absl::FunctionRef<Room*(uint16_t)> room_of) {
   GateLock lock(&mu_);
   closed_ = true;
   has_room_ = false;
-  for (Presence& presence : presences_) presence.room.Close(room_of(presence.server));
+  for (ReplicaHost& replica_host : replica_hosts_) replica_host.room.Close(room_of(replica_host.server));
 }
 
 std::vector<uint16_t> RegionMap::servers() const {
   GateLock lock(&mu_);
   std::vector<uint16_t> servers;
-  for (const Presence& presence : presences_) servers.push_back(presence.server);
+  for (const ReplicaHost& replica_host : replica_hosts_) servers.push_back(replica_host.server);
   return servers;
 }
 
@@ -276,7 +276,7 @@ size_t RegionMap::memory_bytes() const {
                                    ? 0
                                    : sizeof(Versions) + copied_->versions->debts.capacity() * sizeof(VersionDebt);
   return sealed_bytes + version_bytes + (copied_ == nullptr ? 0 : copied_->map.memory_bytes()) + spans_.memory_bytes() +
-         (presences_.capacity() > 1 ? presences_.capacity() * sizeof(Presence) : 0);
+         (replica_hosts_.capacity() > 1 ? replica_hosts_.capacity() * sizeof(ReplicaHost) : 0);
 }
 
 }  // namespace nram

@@ -2,7 +2,7 @@
 #define NRAM_CLIENT_POOL_REGION_MAP_H_
 
 // Where one region is: the server of each span, the lives of servers that know the region, and its reserved room there.
-// It asks no server. Operations look here, and note here what they have seen.
+// It asks no server. Operations look here, and note here their results.
 
 #include <atomic>
 #include <cstddef>
@@ -26,10 +26,10 @@
 
 namespace nram {
 
-// How a region of copies is read by somebody else than its owner.
+// How a client that is not the owner reads a region of copies.
 enum class CopiesReader : uint8_t {
   kNo,
-  kPinned,    // nobody owned it; what another owner does begins with another epoch
+  kPinned,    // no client owned it; changes of another owner begin with another epoch
   kConfirms,  // its owner changes it: a copy that it does not reach any more must not be believed alone
   kVersion,   // a version of it, which does not change
 };
@@ -48,7 +48,7 @@ struct RegionKey {
   VersionNumber version{};  // kVersion: which
 };
 
-// Versions that a server is to drop when it answers again: what it has of them is in no record.
+// Versions that a server is to drop when it answers again: its part of them is in no record.
 struct VersionDebt {
   CopyMap::Life life;
   VersionNumber first{}, last{};
@@ -90,21 +90,21 @@ class RegionMap {
   // Null: the region is plain.
   RegionSeal* seal() const { return copied_ == nullptr ? nullptr : copied_->seal.get(); }
   // --- Of the owner of a region with versions.
-  // The next number, which nobody has had; 0: they are used up.
+  // The next number, which was never used; 0: they are used up.
   VersionNumber TakeVersionNumber();
   // Numbers begin above it.
   void NoteVersion(VersionNumber number);
   // The highest number that was taken or noted.
   VersionNumber newest_version() const;
-  // A life of a server that has said of two numbers that they are old, the second one above what it had said before.
+  // A life of a server that has called two numbers old, the second one above its former word.
   void NoteRefuser(uint64_t incarnation);
   bool IsRefuser(uint64_t incarnation) const;
-  // Remembers so many; beyond, the oldest are forgotten, and go with a later drop or with the region.
+  // The most that are remembered; beyond, the oldest are forgotten, and are freed with a later drop or with the region.
   static constexpr size_t kVersionDebtsMax = 256;
   void AddVersionDebt(const VersionDebt& debt);
   std::vector<VersionDebt> TakeVersionDebts();
 
-  // Its region goes: nobody begins anything with it any more.
+  // Its region closes: no work with it begins any more.
   void NoteClosing() { closing_ = true; }
   bool is_closing() const { return closing_; }
   uint32_t references() const { return references_.load(std::memory_order_acquire); }
@@ -117,7 +117,7 @@ class RegionMap {
 
   // FAILED_PRECONDITION: the region was destroyed, or another client has taken it over.
   absl::Status CheckUsable() const;
-  // Some server has said that another client owns it: nothing that this one does counts any more.
+  // Some server has said that another client owns it: this client's changes do not count any more.
   void NoteFenced() { fenced_ = true; }
   bool is_fenced() const { return fenced_; }
   absl::Status Find(uint64_t span, Target* target) const;
@@ -145,11 +145,11 @@ class RegionMap {
   Room::Grant TakeReserved(uint16_t server, Room* room, uint64_t least_bytes, uint64_t most_bytes);
   void EndReserved(uint16_t server, Room* room, Room::Grant grant, uint64_t used_bytes);
   void EndUnknown(uint16_t server, Room* room, Room::Grant grant);
-  // Whether more than `had_bytes` is reserved there now, or may be when what is lent to writes and trims comes back.
+  // Whether more than `had_bytes` is reserved there now, or may be when writes and trims return their lent room.
   enum class Reserved : uint8_t { kNoMore, kMore, kLent };
   Reserved LookForReserved(uint16_t server, uint64_t had_bytes) const;
   bool AddReserved(uint16_t server, Room* room, Room::Grant grant);
-  // Up to so many bytes; returns how many.
+  // Releases up to `most_bytes`; returns how many.
   uint64_t ReleaseReserved(uint16_t server, Room* room, uint64_t most_bytes);
   // The bytes reserved at that server, or everywhere.
   uint64_t reserved_bytes(std::optional<uint16_t> server = std::nullopt) const;
@@ -172,16 +172,16 @@ class RegionMap {
   // A trim of more spans than this concerns all servers.
   static constexpr uint64_t kSpansLookedAt = 64;
 
-  struct Presence {
+  struct ReplicaHost {
     uint16_t server = kNoServer;
     bool unsure = false;       // whether it was: the write that would have created it has no answer
     uint64_t incarnation = 0;  // in which it was created there; 0: not yet
     RegionRoom room;           // reserved for this region alone
   };
 
-  const Presence* FindPresenceLocked(uint16_t server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Presence* PresenceLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static Target TargetOf(const Presence& presence);
+  const ReplicaHost* FindReplicaHostLocked(uint16_t server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  ReplicaHost* ReplicaHostLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static Target TargetOf(const ReplicaHost& replica_host);
   Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   RegionMap(const RegionKey& key, std::unique_ptr<RegionSeal> seal)
@@ -220,7 +220,7 @@ class RegionMap {
   std::atomic<bool> closing_{false};
   std::atomic<bool> fenced_{false};
   SpanTable spans_ ABSL_GUARDED_BY(mu_);
-  absl::InlinedVector<Presence, 1> presences_ ABSL_GUARDED_BY(mu_);
+  absl::InlinedVector<ReplicaHost, 1> replica_hosts_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace nram

@@ -103,7 +103,7 @@ void RegionRoom::EndTrim(Room* room, const Trim& trim, const TrimEnd& end) {
       const bool began_after = static_cast<int32_t>(trim.number - doubted_at_) > 0;
       if (began_after && std::exchange(in_doubt_, false)) room->EndDoubt(trim.term);
     } else if (end.sent) {
-      // The next answer tells. Until then part of the reservation may be this region's: one hold stays.
+      // The next answer tells. Until then part of the reservation may be this region's: one hold remains.
       doubted_at_ = trims_;
       if (!std::exchange(in_doubt_, true)) return room->BeginDoubt();
     }

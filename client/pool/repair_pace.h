@@ -26,7 +26,7 @@ class RepairPace {
     }
     done_ += lately;
     if (lately > 0) last_made_ns_ = now_ns;
-    // Until the first one, repair only waits: for the server to come back, or for room.
+    // Until the first one, repair only waits: for the server's return, or for room.
     if (before_ns == 0 || (lately == 0 && copies_ == 0)) return;
     if (now_ns - last_made_ns_ > kPatienceNs) return Forget();
     const auto took_ns = static_cast<double>(now_ns - before_ns);
@@ -38,7 +38,7 @@ class RepairPace {
 
   // Copies that were made since nothing was left.
   uint64_t done() const { return done_; }
-  // An estimate by the pace of the last seconds; 0: nothing is left, or nobody knows.
+  // An estimate by the pace of the last seconds; 0: nothing is left, or it is unknown.
   uint64_t left_ms() const { return left_ms_; }
 
  private:
@@ -52,7 +52,7 @@ class RepairPace {
   uint64_t left_ms_ = 0;
   int64_t noted_ns_ = 0;
   int64_t last_made_ns_ = 0;
-  // Of the last seconds: what is older counts less.
+  // Over the last seconds: older copies count less.
   double copies_ = 0;
   double time_ns_ = 0;
 };

@@ -45,7 +45,7 @@ bool Repairer::Begin(Slot* slot, Todo todo) {
   slot->is_back = false;
   slot->mends = todo.mends;
   slot->sheds = todo.sheds;
-  // Somebody waits for the memory, or a process is about to end.
+  // A donor waits for the memory, or a server is about to end.
   slot->is_urgent = todo.sheds != kNoServer || some_are_urgent_;
   slot->leaves.clear();
   if (todo.mends) {
@@ -66,7 +66,7 @@ bool Repairer::Begin(Slot* slot, Todo todo) {
     if (seeks) joins ? shedding_.NoteSomewhere(sheds) : shedding_.NoteNowhere(sheds, NowNs());
     return joins;
   }
-  // Where one leaves to make place for another, that must have somewhere to go.
+  // If a copy is dropped to make place for another, that one must have a target.
   const bool has_enough = static_cast<int>(plan.stay.size()) >= slot->map->copies()->copies();
   if (!has_enough && slot->target == nullptr && slot->sheds == kNoServer) return false;
   slot->target = nullptr;
@@ -82,8 +82,9 @@ CopyMap::Plan Repairer::PlanFor(Slot* slot) const {
   if (sheds) slot->donors[slot->sheds].standing = CopyMap::Donor::Standing::kLeaves;
   CopyMap::Plan plan = slot->map->copies()->PlanFor(slot->span, slot->donors);
   if (!sheds || plan.need == CopyMap::Need::kNothing) return plan;
-  const bool is_there = absl::c_any_of(
-      plan.leave, [&](uint16_t presence) { return slot->map->copies()->LifeOf(presence).server == slot->sheds; });
+  const bool is_there = absl::c_any_of(plan.leave, [&](uint16_t replica_host) {
+    return slot->map->copies()->LifeOf(replica_host).server == slot->sheds;
+  });
   if (!is_there) {
     plan.need = CopyMap::Need::kNothing;  // it has left already
   } else if (plan.has_sibling && slot->map->copies()->copies() > 1) {
@@ -95,8 +96,8 @@ CopyMap::Plan Repairer::PlanFor(Slot* slot) const {
 absl::InlinedVector<uint16_t, SpanCopies::kMost> Repairer::LeavesOf(const Slot& slot, const CopyMap::Plan& plan) const {
   if (slot.sheds == kNoServer) return plan.leave;
   absl::InlinedVector<uint16_t, SpanCopies::kMost> leaves;
-  for (const uint16_t presence : plan.leave) {
-    if (slot.map->copies()->LifeOf(presence).server == slot.sheds) leaves.push_back(presence);
+  for (const uint16_t replica_host : plan.leave) {
+    if (slot.map->copies()->LifeOf(replica_host).server == slot.sheds) leaves.push_back(replica_host);
   }
   return leaves;
 }
@@ -128,15 +129,15 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
   const auto may_take = [&](uint16_t server) {
     const ServerSession& session = *home_->sessions->at(server);
     const bool has_one = absl::c_any_of(
-        plan.leave, [&](uint16_t presence) { return slot->map->copies()->LifeOf(presence).server == server; });
+        plan.leave, [&](uint16_t replica_host) { return slot->map->copies()->LifeOf(replica_host).server == server; });
     return !has_one && slot->map->copies()->IsMember({server, session.incarnation()}) && session.usable() &&
            !session.capacity().draining && !session.asks() && session.host() != sheds_host &&
            !IsAvoided(server, now_ns) && !absl::c_linear_search(hosts, session.host());
   };
-  // Where a copy has missed something, what it had goes first, and with it the room comes back.
+  // Where a copy has missed a change, its old data is freed first, and its room with it.
   for (const CopyMap::Life& life : plan.stale) {
     ServerSession* const session = home_->sessions->at(life.server);
-    // Room of a pressed server beyond its word is for spans there that stay.
+    // Room of a pressed server beyond its word is for the spans that remain there.
     slot->is_back = session->incarnation() == life.incarnation && !session->needs_memory() && may_take(life.server);
     if (slot->is_back) return session;
   }
@@ -148,12 +149,12 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
   return chosen != kNoServer ? home_->sessions->at(chosen) : nullptr;
 }
 
-// Room for what the span has reserved, all of it, before anything moves.
+// Takes room for all reserved pages of the span, before anything moves.
 bool Repairer::BeginJoin(Slot* slot) {
   slot->incarnation = slot->target->incarnation();
   slot->reserved_pages = slot->map->copies()->ReservedPages(slot->span);
   if (slot->reserved_pages > 0 && slot->is_back) {
-    // Some of the region's share is still there; how much of it is this span's, nobody knows.
+    // Some of the region's quota is still there; this span's part of it is unknown.
     const uint64_t most = slot->map->copies()->AllReservedPages() * Room::kBytesPerPage;
     const uint64_t has = slot->map->reserved_bytes(slot->target->index());
     const uint64_t bytes =
@@ -202,7 +203,7 @@ void Repairer::Join(Slot* slot, Room::Grant grant) {
     slot->target->EndRoom(std::move(grant), 0);
     return Fail(slot, /*avoid=*/false);
   }
-  // After it has its place: the region's room stays where a span has one.
+  // After the copy has its place: the region keeps its quota at servers where a span has one.
   if (grant) {
     const uint64_t bytes = grant.bytes();
     if (!slot->map->AddReserved(server, slot->target->room(), std::move(grant))) return Fail(slot, /*avoid=*/false);
@@ -288,7 +289,7 @@ void Repairer::Flip(Slot* slot) {
   if (slot->joining.has_value()) {
     const CopyMap::Plan plan = PlanFor(slot);
     const bool has_enough = static_cast<int>(plan.stay.size()) >= slot->map->copies()->copies();
-    // A copy that is shed goes where another has come in its place.
+    // A copy to be shed is dropped when another has taken its place.
     if (has_enough || slot->sheds != kNoServer) slot->leaves = LeavesOf(*slot, plan);
     // More was reserved meanwhile than was taken at the target.
     if (slot->map->copies()->ReservedPages(slot->span) > slot->reserved_pages) return Fail(slot, /*avoid=*/false);
@@ -307,8 +308,8 @@ void Repairer::Flip(Slot* slot) {
 void Repairer::OnFlipped(Slot* slot, const absl::Status& status) {
   CopyMap* const copies = slot->map->copies();
   bool has_left = false;
-  for (const uint16_t presence : slot->leaves) {
-    const std::optional<CopyMap::Leftover> leftover = copies->LeftoverOf(slot->span, presence);
+  for (const uint16_t replica_host : slot->leaves) {
+    const std::optional<CopyMap::Leftover> leftover = copies->LeftoverOf(slot->span, replica_host);
     has_left = has_left || leftover.has_value();
     if (leftover.has_value()) AddLeftover(slot->map.get(), slot->span, *leftover);
   }
@@ -316,15 +317,15 @@ void Repairer::OnFlipped(Slot* slot, const absl::Status& status) {
   if (!status.ok()) return Fail(slot, IsTargetToBlame(*slot));
   if (slot->joining.has_value()) {
     ++made_;
-    ReleaseReserved(slot, slot->used_bytes);  // what was copied has been paid for
+    ReleaseReserved(slot, slot->used_bytes);  // the copied pages have used their room
   }
   Rest(slot);
 }
 
-// A region's room at a server, beyond what its spans there have reserved.
+// Gives back a region's quota at a server, beyond the room that its spans there have reserved.
 void Repairer::GiveBackShare(RegionMap* map, uint16_t server) {
   if (!map->has_room()) return;
-  // Not more than is certainly not needed: what the spans that are still there may need in all stays.
+  // Gives back only room that is certainly not needed: keeps all that the spans that are still there may need.
   const uint64_t needed_bytes = map->copies()->ReservedBytesAt(server);
   const uint64_t bytes = map->reserved_bytes(server);
   if (bytes <= needed_bytes) return;
@@ -342,12 +343,12 @@ void Repairer::ReleaseReserved(Slot* slot, uint64_t most_bytes) {
 
 void Repairer::Fail(Slot* slot, bool avoid) {
   NoteShed(std::exchange(slot->sheds, kNoServer), /*left=*/false);
-  // A donor that is about to end has nobody else to wait for.
+  // A server that is about to end cannot wait for other work.
   if (avoid && slot->target != nullptr && !some_are_urgent_) Avoid(slot->target->index());
   if (slot->joining.has_value()) {
     slot->map->copies()->EndJoining(slot->span, *slot->joining);
-    // Reserved room stays: the copy is in sync, although those that are to leave have not left, or it has its place
-    // still, and comes back.
+    // Reserved room is kept: the copy is in sync, although the copies to be dropped are still there, or it still has
+    // its place, and will be repaired again.
     if (slot->map->copies()->IsInSync(slot->span, *slot->joining)) ReleaseReserved(slot, slot->used_bytes);
   } else if (slot->target != nullptr) {
     ReleaseReserved(slot, UINT64_MAX);

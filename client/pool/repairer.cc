@@ -129,7 +129,7 @@ void Repairer::LookAtDonors(Donors* donors) const {
   for (const auto& session : *home_->sessions) {
     CopyMap::Donor donor;
     donor.is_there = session->up();
-    // Where nothing is asked, nobody else notices that a connection is broken.
+    // Without calls to the server, only this look notices that a connection is broken.
     if (donor.is_there && !session->usable()) session->Suspect();
     if (session->AwayNs() >= home_->options->replace_after_ms * kNsPerMs) {
       donor.standing = Standing::kAway;
@@ -240,14 +240,14 @@ void Repairer::ListWork(int64_t now_ns) {
     for (const uint64_t span : *found) {
       const uint64_t place = HashOf({map, span});
       if (todo_.size() >= kTodoMax || tried_.Contains(place) || !listed_.Insert(place)) continue;
-      // A span that would be lost with its server goes first.
+      // A span that would be lost with its server is repaired first.
       found == &found_first_ ? todo_.PushFront({map->Share(), span}) : todo_.PushBack({map->Share(), span});
       found_work_ = true;
     }
   }
 }
 
-// Somebody waits for the memory: before all repair.
+// Donors wait for this memory, so shedding precedes all repair.
 void Repairer::ListSheds() {
   for (const auto& [span, server] : sheds_) {
     if (shed_todo_.size() >= kShedsMax || !listed_.Insert(HashOf({at_map_.get(), span}))) {
@@ -294,7 +294,7 @@ std::optional<Repairer::Todo> Repairer::TakeTodo(const Slot& slot) {
   const auto index = static_cast<size_t>(&slot - slots_.data());
   MutexLock lock(&mu_);
   at_work_[index] = {};
-  // One slot is always there for repair, whatever is shed; and most of them for what is shed, whatever is repaired.
+  // Slot 0 serves repair first; the others serve spans to be shed first.
   std::array<BoundedQueue<Todo>*, 2> queues = {&shed_todo_, &todo_};
   if (index == 0) std::swap(queues[0], queues[1]);
   for (BoundedQueue<Todo>* const queue : queues) {
@@ -324,7 +324,7 @@ void Repairer::Avoid(uint16_t server) {
   avoided_until_ns_[server] = NowNs() + AvoidNs();
 }
 
-// --- What a server has left of spans that have left it.
+// --- Leftovers: data that a server still has of spans that have moved away.
 
 void Repairer::AddLeftover(RegionMap* map, uint64_t span, const CopyMap::Leftover& leftover) {
   MutexLock lock(&mu_);

@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_POOL_REPAIRER_H_
 #define NRAM_CLIENT_POOL_REPAIRER_H_
 
-// Gives spans the copies that they lack, moves those of servers that leave (adr/0014), and sheds what servers ask back
-// (adr/0017).
+// Gives spans the copies that they lack, moves copies away from servers that are about to go (adr/0014), and sheds
+// copies from servers that ask for memory (adr/0017).
 
 #include <array>
 #include <atomic>
@@ -29,8 +29,8 @@
 
 namespace nram {
 
-// A machine without a thread: the edge tells it of the time, and it goes on where the answers to its messages arrive.
-// It walks over all spans, and has a few *slots*: each copies one span at a time. Thread-safe.
+// A machine without a thread: the edge tells it the time, and it goes on in the threads that bring the answers to its
+// messages. It walks over all spans, and has a few *slots*: each copies one span at a time. Thread-safe.
 class Repairer : public PoolEdge::Ticked {
  public:
   // `home` outlives it.
@@ -40,7 +40,7 @@ class Repairer : public PoolEdge::Ticked {
   void Tick(int64_t now_ns) override;
   // As of the last walk over all spans.
   CopiesReport report() const;
-  // Begins nothing with a map that is closing. What it has begun with it may be under way still.
+  // Begins nothing with a map that is closing. Its earlier work with the map may still be under way.
   void Forget(const RegionMap& map);
   // Begins nothing any more.
   void BeginStop() { stopping_ = true; }
@@ -49,7 +49,7 @@ class Repairer : public PoolEdge::Ticked {
 
  private:
   static constexpr size_t kSlots = 6;
-  static constexpr size_t kRepairSlots = 2;                // of these, for what is not urgent
+  static constexpr size_t kRepairSlots = 2;                // of these, for work that is not urgent
   static constexpr size_t kParts = 8;                      // of a slot's operation
   static constexpr size_t kTodoMax = 1024;                 // spans
   static constexpr size_t kShedsMax = 1024;                // spans that are to be shed
@@ -66,9 +66,9 @@ class Repairer : public PoolEdge::Ticked {
   static constexpr size_t kRegionsATickAsked = 4096;    // while a server asks for memory
   static constexpr int64_t kPassNs = kNsPerSecond;      // from one walk to the next, at most
   static constexpr int64_t kRestNs = 20 * kNsPerMs;     // shorter ones are saved up
-  static constexpr int64_t kTellNs = kNsPerSecond / 4;  // servers are told at most so often
+  static constexpr int64_t kTellNs = kNsPerSecond / 4;  // between messages to servers, at least
   static constexpr int64_t kRoomNs = 2 * kNsPerSecond;  // to wait for room
-  static constexpr int64_t kShedNs = kNsPerSecond;      // the same, for what is shed: there are others
+  static constexpr int64_t kShedNs = kNsPerSecond;      // the same, for spans to be shed: there are others
   static constexpr int64_t kSpanNs = 2 * kNsPerSecond;  // of an operation that has the whole span in the gate
   static constexpr int64_t kCopyNs = 5 * kNsPerSecond;  // of one that has a block or some
 
@@ -79,12 +79,12 @@ class Repairer : public PoolEdge::Ticked {
     RegionMap::Ref map;
     uint64_t span = 0;
     bool mends = false;          // `span` is the number of a block with a damaged page
-    uint16_t sheds = kNoServer;  // the server that the span's copy is to leave
+    uint16_t sheds = kNoServer;  // the server that sheds the span's copy
   };
   struct Slot {
     enum class State : uint8_t { kFree, kBusy, kResting };
     Repairer* repairer = nullptr;
-    // Written by whoever has the slot: kFree and kResting, a tick; kBusy, its operation's end.
+    // Written by the thread that has the slot: a tick if kFree or kResting, the operation's end if kBusy.
     std::atomic<State> state{State::kFree};
     int64_t until_ns = 0;  // kResting
     int64_t owed_ns = 0;   // of rest
@@ -102,7 +102,7 @@ class Repairer : public PoolEdge::Ticked {
     bool is_urgent = false;      // no pause after it
     uint64_t reserved_pages = 0;
     uint64_t reserved_bytes = 0;  // of the region's room at the target, for this span
-    uint64_t used_bytes = 0;      // what was copied has paid there
+    uint64_t used_bytes = 0;      // the room that the copied pages have used there
     uint64_t page = 0;            // to be copied next, one by one
     uint64_t end_page = 0;
     absl::InlinedVector<uint16_t, SpanCopies::kMost> leaves;
@@ -126,7 +126,7 @@ class Repairer : public PoolEdge::Ticked {
     Free what;
   };
 
-  // A server that was no good, or a span for which nothing could be done, is left alone for so long.
+  // For how long an unsuitable server, or a span that could not be repaired, is left alone.
   int64_t AvoidNs() const { return home_->options->replace_after_ms * kNsPerMs / 2; }
   int64_t NowNs() const { return home_->environment->NowNs(); }
   static uint64_t HashOf(const Place& place) { return absl::Hash<Place>()(place); }
@@ -150,7 +150,7 @@ class Repairer : public PoolEdge::Ticked {
   void FindWork(Slot* slot);
   bool Begin(Slot* slot, Todo todo);
   CopyMap::Plan PlanFor(Slot* slot) const;
-  // The presences of the plan that leave now.
+  // The replica hosts of the plan whose copies are dropped now.
   absl::InlinedVector<uint16_t, SpanCopies::kMost> LeavesOf(const Slot& slot, const CopyMap::Plan& plan) const;
   ServerSession* ChooseTarget(Slot* slot, const CopyMap::Plan& plan) const;
   bool IsAtWork(const Todo& todo) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -167,7 +167,7 @@ class Repairer : public PoolEdge::Ticked {
   void OnFlipped(Slot* slot, const absl::Status& status);
   void Start(Slot* slot, const IoRequest& request, int64_t timeout_ns, Io::Callback callback);
   void Fail(Slot* slot, bool avoid);
-  // The target could not be asked, or had no room: then it is no good for a while.
+  // The target could not be asked, or had no room: then it is avoided for a while.
   bool IsTargetToBlame(const Slot& slot) const;
   void GiveBackShare(RegionMap* map, uint16_t server);
   void Rest(Slot* slot);
@@ -193,8 +193,8 @@ class Repairer : public PoolEdge::Ticked {
   bool found_work_ = false;
   Donors donors_;
   std::vector<uint64_t> found_;                       // spans of one region
-  std::vector<uint64_t> found_first_;                 // likewise: their only copy is on a server that leaves
-  std::vector<std::pair<uint64_t, uint16_t>> sheds_;  // likewise, and the servers that they are to leave
+  std::vector<uint64_t> found_first_;                 // likewise: their only copy is on a server that is about to go
+  std::vector<std::pair<uint64_t, uint16_t>> sheds_;  // likewise, and the servers that shed them
   int64_t next_cool_ns_ = 0;
   bool cools_ = false;
   Shedding shedding_;
@@ -209,7 +209,7 @@ class Repairer : public PoolEdge::Ticked {
   BoundedQueue<Todo> todo_ ABSL_GUARDED_BY(mu_);              // only the walk adds to it
   BoundedQueue<Todo> shed_todo_ ABSL_GUARDED_BY(mu_);         // before all that is in todo_
   BoundedHashSet listed_ ABSL_GUARDED_BY(mu_);                // in either
-  // Nothing could be done there lately. A region that has gone is here by its address alone, which costs a new one a
+  // Nothing could be done there lately. A destroyed region is still here by its address, which may delay a new one by a
   // few seconds.
   BoundedHashSet tried_ ABSL_GUARDED_BY(mu_);
   int64_t try_again_ns_ ABSL_GUARDED_BY(mu_) = 0;
@@ -217,7 +217,7 @@ class Repairer : public PoolEdge::Ticked {
   std::vector<int64_t> avoided_until_ns_ ABSL_GUARDED_BY(mu_);  // by server
   CopiesReport report_ ABSL_GUARDED_BY(mu_);
   std::atomic<uint64_t> made_{0};
-  std::atomic<bool> some_are_urgent_{false};  // servers that leave
+  std::atomic<bool> some_are_urgent_{false};  // some servers are about to go
   std::atomic<size_t> misses_{0};             // of the list, in a row: nothing could be done
 };
 

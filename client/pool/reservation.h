@@ -25,7 +25,8 @@ class Reservation {
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
 
-  // Blocks until the operation that was started is done and returns its result. With a callback: only when that runs.
+  // Blocks until the operation that was started is done and returns its result. If there is a callback, call this only
+  // when it runs.
   absl::Status Wait();
 
   // --- For Region.
@@ -61,7 +62,7 @@ class Reservation {
   void Fail(const absl::Status& status) {
     if (status_.ok()) status_ = status;
   }
-  // Gives the room to the region, or back to the servers' purses.
+  // Gives the room to the region's quota, or back to the client's room at the servers.
   void Settle();
   void Finish();
   static void OnResume(Waiter* waiter) { static_cast<Reservation*>(waiter->context)->Go(); }
@@ -73,7 +74,7 @@ class Reservation {
   Waiter waiter_;
   bool waited_ = false;               // the waiter has an outcome to be looked at
   bool awaits_server_ = false;        // likewise, of a wait for a server's connection
-  ServerSession* session_ = nullptr;  // where it waits, or what it was granted is of
+  ServerSession* session_ = nullptr;  // where it waits, or where its grant is
   // Of the span that it is at.
   Room::Grant grant_;
   CopyMap::Servers servers_;

@@ -70,7 +70,7 @@ Reserver::Answer Reserver::End(const Ask& ask, const absl::StatusOr<LeaseInfo>& 
   if (ask.kind == Ask::Kind::kMeasure) {
     // The server has been away since.
     if (!giving_back_ && !NRAM_PLANTED(surplus_counted_again)) return Answer::kDone;
-    // Whatever this client believes, what regions keep is not to be given away.
+    // Whatever this client believes, the regions' quotas must not be given away.
     if (answer.ok() && room_->IsPresent(answer->incarnation, answer->term)) {
       surplus_pages_ = room_->TakeSurplus(answer->reservation_bytes, pressed_ == Pressed::kAsked ? 0 : step_bytes_);
     }
@@ -95,7 +95,7 @@ Reserver::Answer Reserver::End(const Ask& ask, const absl::StatusOr<LeaseInfo>& 
     unanswered_ = end == Answer::kNoAnswer;
     return end;
   }
-  // A renewal will tell what became of room that was taken out and not given back.
+  // A renewal will tell the state of room that was taken out and not given back.
   if (ask.kind == Ask::Kind::kGiveBack) EndGivingBack(answer.ok(), now_ns);
   return Answer::kDone;
 }
@@ -110,7 +110,7 @@ Reserver::Answer Reserver::EndReserve(const Ask& ask, const absl::StatusOr<Lease
   if (code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kFailedPrecondition) {
     ask_exactly_ = !ask.exactly;
     if (!ask.exactly) return Answer::kDone;  // asked again, for less
-    // So much there is not. A span's worth there may be, or what was freed while the answer was on its way.
+    // The server has less. It may still have a span's worth, or room that was freed while the answer was on its way.
     if (ask.for_bytes <= kRefusedBytes && freed_events_ == ask.freed_before) refused_ = true;
     ahead_ns_ = now_ns + kAheadAgainMs * kNsPerMs;
     return Answer::kRefused;

@@ -2,7 +2,7 @@
 #define NRAM_CLIENT_POOL_RESERVER_H_
 
 // A client's requests to one server about room: reservations ahead of use, reservations for waiters, and the return of
-// room that nobody needs. Pure: the reserver decides, and its session's driver asks the server.
+// unneeded room. Pure: the reserver decides, and its session's driver asks the server.
 
 #include <algorithm>
 #include <atomic>
@@ -38,11 +38,11 @@ class Reserver {
   };
   enum class Answer {
     kDone,
-    kRefused,   // the server has not so much; the waiter must be told
-    kNoAnswer,  // nobody knows, or the lease's term is over
+    kRefused,   // the server has less; the waiter must be told
+    kNoAnswer,  // the outcome is unknown, or the lease's term is over
   };
 
-  // The request that is due. `wish_bytes`: the wish of the first waiter; 0: nobody waits.
+  // The request that is due. `wish_bytes`: the wish of the first waiter; 0: there is no waiter.
   Ask Next(int64_t now_ns, uint64_t wish_bytes);
   // When a request becomes due by time alone; INT64_MAX: never.
   int64_t DueNs(uint64_t wish_bytes) const;
@@ -81,7 +81,7 @@ class Reserver {
     return room_->free_bytes() > (pressed_ == Pressed::kAsked ? int64_t{Room::kBytesPerPage}
                                                               : kStepsKept * static_cast<int64_t>(step_bytes_));
   }
-  // The server asks for memory: no room is kept that nobody uses.
+  // The server asks for memory: unused room is not kept.
   enum class Pressed : uint8_t {
     kNo,
     kLately,  // nothing is reserved ahead of use, and little at a time
@@ -90,7 +90,7 @@ class Reserver {
   void SetPressed(Pressed pressed) { pressed_ = pressed; }
 
  private:
-  // Room beyond so many steps is given back, down to one.
+  // Room beyond this many steps is given back, down to one.
   static constexpr int64_t kStepsKept = 2;
   // A server that refuses no more than this is full.
   static constexpr uint64_t kRefusedBytes = 2 * kSpanBytes;
@@ -124,7 +124,7 @@ class Reserver {
   bool ask_exactly_ = false;  // the server has refused a whole step
   std::atomic<bool> giving_back_{false};
   std::atomic<bool> unanswered_{false};
-  uint64_t surplus_pages_ = 0;  // taken out of what is free, to be given back next
+  uint64_t surplus_pages_ = 0;  // taken out of the free room, to be given back next
   // Not before.
   int64_t settle_ns_ = 0;
   int64_t reserve_ns_ = 0;

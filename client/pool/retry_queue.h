@@ -11,7 +11,7 @@
 
 namespace nram {
 
-// One wait. Its memory is its owner's, and must stay until it is resumed or cancelled.
+// One wait. Its memory is its owner's, and must be valid until it is resumed or cancelled.
 struct Waiter {
   enum class For : uint8_t {
     kConnection,    // both connections of the server can be used
@@ -20,10 +20,10 @@ struct Waiter {
   };
   enum class Outcome : uint8_t {
     kUsable,       // kConnection, kReservedRoom: try again
-    kGranted,      // kRoom: `grant` is the waiter's, who must end it
+    kGranted,      // kRoom: `grant` is the waiter's, which must end it
     kRefused,      // kRoom: the server has no such room
     kNoAnswer,     // kRoom: the server did not say
-    kAwayTooLong,  // kConnection: the server has been away for so long that nobody waits for it
+    kAwayTooLong,  // kConnection: the server has been away too long to wait for
     kLate,         // the deadline has passed
     kClosing,      // the pool closes
   };
@@ -50,8 +50,8 @@ struct Waiter {
   uint64_t number_ = 0;  // 0: not queued
 };
 
-// Waiters in the order in which they are to be resumed: urgent ones first, else as they came. Allocates nothing. Not
-// thread-safe.
+// Waiters in the order in which they are to be resumed: urgent ones first, else in order of arrival. Allocates nothing.
+// Not thread-safe.
 class RetryQueue {
  public:
   ~RetryQueue();  // CHECKs that it is empty
@@ -59,7 +59,7 @@ class RetryQueue {
   void Add(Waiter* waiter);
   void Remove(Waiter* waiter);
   bool Has(const Waiter& waiter) const { return waiter.number_ != 0; }
-  // Rises with each waiter that comes; 0 if it is in no queue.
+  // Rises with each waiter that is added; 0 if it is in no queue.
   static uint64_t NumberOf(const Waiter& waiter) { return waiter.number_; }
   // Of that kind.
   size_t count(Waiter::For what) const { return counts_[static_cast<size_t>(what)]; }

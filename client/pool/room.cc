@@ -62,8 +62,8 @@ void Room::Used(Grant grant, uint64_t used_bytes) {
   events_ += 1;
   auto used = static_cast<int64_t>(std::min(used_bytes, std::max(grant.bytes(), kUsedBytesMax)));
   if (NRAM_PLANTED(room_returned_twice)) used -= static_cast<int64_t>(grant.bytes()) - used;
-  // Of an older term nothing comes back. Whether its write was executed then or in the present term is not known: it is
-  // charged, which costs room until the next exact word at the worst. Room that is not there would fail a write.
+  // A grant of an older term returns nothing. Whether its write was executed then or in the present term is not known:
+  // it is charged, which costs room until the next exact word at the worst. Missing room would fail a write.
   if (!AddFree(static_cast<int64_t>(grant.bytes()) - used, grant.term()) && used > 0) AddFreeNow(-used);
   if (!NRAM_PLANTED(grant_leaked) || used > 0) End(grant.bytes());
   grant.End();
@@ -145,7 +145,7 @@ bool Room::Enter(uint64_t incarnation, uint64_t lease_term) {
   incarnation_ = incarnation;
   lease_term_ = lease_term;
   reserved_bytes_ = 0;
-  unsettled_ = false;  // what was sent in a former term is not executed in this one
+  unsettled_ = false;  // requests of a former term are not executed in this one
   purse_ = Purse(++term_, 0);
   return true;
 }
@@ -174,7 +174,7 @@ bool Room::AddReservation(uint64_t bytes, uint64_t incarnation, uint64_t lease_t
 
 bool Room::Hear(uint64_t reservation_bytes, uint64_t look) {
   MutexLock lock(&mu_);
-  // Below 0 if a region counts on more than there is: then what the client asks for next makes that true again.
+  // Below 0 if a region counts on more than there is: then the client's next reservation makes up for it.
   const int64_t free = static_cast<int64_t>(std::min(reservation_bytes, kReservationBytesMax)) - reserved_bytes_;
   uint64_t purse = purse_;
   do {

@@ -1,18 +1,18 @@
 #ifndef NRAM_CLIENT_POOL_ROOM_H_
 #define NRAM_CLIENT_POOL_ROOM_H_
 
-// A client's room at one server: its account of the reservation that its lease has there. Pure: it asks nobody, waits
-// for nobody and reads no clock.
+// A client's room at one server: its account of the reservation that its lease has there. Pure: it sends nothing, does
+// not block and reads no clock.
 //
 //   the reservation = free + granted + reserved + unknown
 //
 //   free      can be granted
-//   granted   writes under way may use it; it came out of what is free, or of what is reserved
-//   reserved  is in the purses of regions (region_room.h)
+//   granted   writes under way may use it; it was taken from the free or the reserved room
+//   reserved  is in the quotas of regions (region_room.h)
 //   unknown   was granted to writes that had no answer; counts as used until an exact word of the server says otherwise
 //
-// All of it is of one term: of one granting of the lease in one life of the server. In another term nothing of it is
-// there any more.
+// All of it is of one term: of one granting of the lease in one life of the server. In another term none of it exists
+// any more.
 
 #include <atomic>
 #include <cstdint>
@@ -42,10 +42,10 @@ class Room {
 
     explicit operator bool() const { return bytes_ > 0; }
     uint64_t bytes() const { return bytes_; }
-    // Out of what a region has reserved: that region's purse ends it.
+    // Taken from a region's quota, which ends it.
     bool is_regions() const { return is_regions_; }
     uint32_t term() const { return term_; }
-    // Makes one grant of two of the same room. Of two terms, it is of the older: then nothing of it counts.
+    // Makes one grant of two of the same room. If their terms differ, it has the older term: then nothing of it counts.
     void Absorb(Grant other);
 
    private:
@@ -65,7 +65,7 @@ class Room {
   // --- A write's way.
   // Nothing if not that much is free.
   Grant TryTake(uint64_t bytes);
-  // The write has used so much: perhaps more than was granted, where an index cost more.
+  // The write has used `used_bytes`: perhaps more than was granted, where an index cost more.
   void Used(Grant grant, uint64_t used_bytes);
   void Unused(Grant grant) { Used(std::move(grant), 0); }
   // It was sent and has no answer: counts as used.
@@ -75,26 +75,26 @@ class Room {
   }
   // Below 0 if more was used than there was, or regions count on more than there is.
   int64_t free_bytes() const { return FreeOf(purse_.load(std::memory_order_relaxed)); }
-  // In all regions' purses.
+  // In all regions' quotas.
   int64_t reserved_bytes() const {
     MutexLock lock(&mu_);
     return reserved_bytes_;
   }
 
-  // --- Regions' purses. What is said of another term than the present changes nothing; then the answer is false, or
+  // --- Regions' quotas. A call for another term than the present changes nothing; then the answer is false, or
   // nothing.
   uint32_t Reserve(Grant grant);                        // granted to reserved; the term, or 0
   Grant TakeReserved(uint64_t bytes, uint32_t term);    // reserved to granted
-  bool EndReserved(Grant grant, uint64_t used_bytes);   // what was not used back to reserved
+  bool EndReserved(Grant grant, uint64_t used_bytes);   // the unused part back to reserved
   bool ReleaseReserved(uint64_t bytes, uint32_t term);  // reserved to free
-  bool ChargeReserved(uint64_t bytes, uint32_t term);   // free to reserved: a region has used so much more than it had
-  void Charge(uint64_t bytes);                          // something has used so much more than it was granted
+  bool ChargeReserved(uint64_t bytes, uint32_t term);   // free to reserved: a region has used `bytes` more than it had
+  void Charge(uint64_t bytes);                          // something has used `bytes` more than it was granted
   // Something that changes the reservation is under way, such as a trim with kFlagReservation. No word of the server is
-  // exact before the same term's Unhold, which adds what that has brought to the reserved room.
+  // exact before the same term's Unhold, which adds the gain to the reserved room.
   uint32_t Hold();
   bool Unhold(uint64_t reserved_bytes, uint32_t term);
-  // A hold goes on because a region does not know what it has there, and may use what is others': nothing is given back
-  // to the server before EndDoubt, which ends the hold too.
+  // A hold goes on because a region does not know its quota there, and may use the room of others. Nothing is given
+  // back to the server before EndDoubt, which ends the hold too.
   void BeginDoubt() { doubts_ += 1; }
   void EndDoubt(uint32_t term);
 
@@ -104,7 +104,7 @@ class Room {
   bool IsPresent(uint64_t incarnation, uint64_t lease_term) const;
   uint32_t term() const;
   uint64_t lease_term() const;
-  // The server has reserved so much more, at this client's request. False: in another term than the present one.
+  // The server has reserved `bytes` more, at this client's request. False: in another term than the present one.
   bool AddReservation(uint64_t bytes, uint64_t incarnation, uint64_t lease_term);
   // A request for room, or a return of some, has no answer and may still be executed: no word is exact until another
   // one was answered, or the term ends.
@@ -115,25 +115,25 @@ class Room {
   uint64_t Look() const { return events_; }
   bool Hear(uint64_t reservation_bytes, uint64_t look);
   // Takes free room beyond `keep_bytes` out, in whole pages, to be given back to the server. Granted and reserved room
-  // stays covered by the reservation. Takes nothing while there is doubt. Returns pages.
+  // remains covered by the reservation. Takes nothing while there is doubt. Returns pages.
   uint64_t TakeSurplus(uint64_t reservation_bytes, uint64_t keep_bytes);
 
  private:
-  // Free bytes and the low bits of the term change together: what an old term's write returns must not be counted in
-  // the present one.
+  // Free bytes and the low bits of the term change together: room that a write of an old term returns must not be
+  // counted in the present one.
   static constexpr int kFreeBits = 48;
-  static constexpr uint64_t kReservationBytesMax = uint64_t{1} << 46;  // what is beyond is not believed
+  static constexpr uint64_t kReservationBytesMax = uint64_t{1} << 46;  // a higher value is not believed
   static int64_t FreeOf(uint64_t purse) { return static_cast<int64_t>(purse << (64 - kFreeBits)) >> (64 - kFreeBits); }
   static uint64_t Purse(uint32_t term, int64_t free_bytes) {
     return uint64_t{term} << kFreeBits | (static_cast<uint64_t>(free_bytes) & ((uint64_t{1} << kFreeBits) - 1));
   }
   static bool IsOf(uint64_t purse, uint32_t term) { return (purse >> kFreeBits) == (term & 0xFFFF); }
   static uint32_t TermOf(uint64_t purse) { return static_cast<uint32_t>(purse >> kFreeBits); }
-  // False, and nothing, if the purse is of another term.
+  // False, and nothing, if `purse_` is of another term.
   bool AddFree(int64_t bytes, uint32_t term);
   void AddFreeNow(int64_t bytes);
-  // Each change counts an event first. What is granted rises before its source falls, and falls after its target has
-  // risen: so with nothing granted, and no event since a look, what is free and reserved is whole.
+  // Each change counts an event first. The granted room rises before its source falls, and falls after its target has
+  // risen. So with nothing granted, and no event since a look, the free and the reserved room are complete.
   void Begin(uint64_t granted_bytes) {
     events_ += 1;
     granted_bytes_ += granted_bytes;

@@ -84,7 +84,7 @@ TEST(RoomTest, WhatIsGrantedOrReservedIsNotGivenBack) {
   EXPECT_EQ(room.TakeSurplus(100 * kPage, 10 * kPage), 40);
   EXPECT_EQ(room.free_bytes(), 10 * kPage);
   EXPECT_EQ(room.TakeSurplus(60 * kPage, 10 * kPage), 0);
-  // The server has reserved less than is believed here: what is free is not all there.
+  // The server has reserved less than the client believes: the free bytes are not all there.
   room.AddReservation(40 * kPage, 1, 1);
   EXPECT_EQ(room.TakeSurplus(75 * kPage, 10 * kPage), 15);
   room.Unused(std::move(grant));
@@ -130,7 +130,7 @@ TEST(RoomTest, ManyThreadsLoseNothing) {
       own.Close(&room);
     });
   }
-  // A word that is not exact is not taken; one that is says what is there already, or is wrong here.
+  // A value that is not exact is not taken. An exact one repeats the known value, or is wrong here.
   std::thread hears([&] {
     while (!over) {
       const uint64_t look = room.Look();
@@ -144,9 +144,8 @@ TEST(RoomTest, ManyThreadsLoseNothing) {
   EXPECT_EQ(room.free_bytes(), static_cast<int64_t>(1'000 * kPage - used));
 }
 
-// A client with three regions at one server, each call of which may be executed or not, and answered or not, in any
-// order that the server's rules allow. The server's truth is a number; the client must never count on more than it, and
-// come to know it.
+// A client with three regions at one server. Each call may be executed or not, and answered or not, in any order that
+// the server's rules allow. The server's truth is a number; the client must never count on more, and must learn it.
 class RoomModel {
  public:
   explicit RoomModel(uint64_t seed) : random_(seed) { NewTerm(); }
@@ -162,7 +161,7 @@ class RoomModel {
  private:
   struct Write {
     Room::Grant grant;
-    int region = -1;  // whose purse paid; none: the client's
+    int region = -1;  // whose quota pays; none: the client's
     bool executed = false;
     uint64_t used = 0;
     uint64_t term = 0;  // in which it was granted
@@ -232,7 +231,7 @@ class RoomModel {
     }
   }
 
-  // The server adds it or not, and its answer comes or not.
+  // The server adds it or not, and its answer arrives or not.
   void AskForRoom() {
     const uint64_t bytes = (1 + Random(64)) * kPage;
     const uint32_t hold = room_.Hold();
@@ -252,7 +251,7 @@ class RoomModel {
     ASSERT_GE(reservation_bytes_, pages * kPage);
     if (Random(8) != 0) reservation_bytes_ -= pages * kPage;
     if (Random(8) != 0) room_.SetUnsettled(false);
-    // Without its execution the server has more than is known here, which the next exact word tells.
+    // If it is not executed, the server has more than the client knows, until the next exact value.
   }
 
   void FillPurse() {
@@ -339,7 +338,7 @@ class RoomModel {
     room_.Hear(reservation_bytes_, look);
   }
 
-  // No more is counted on than there is.
+  // The client counts on no more than the server has.
   void Check() {
     int64_t counted = room_.free_bytes() + room_.reserved_bytes();
     auto there = static_cast<int64_t>(reservation_bytes_);

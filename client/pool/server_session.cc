@@ -119,7 +119,7 @@ ServerLife* ServerSession::LookLocked(int64_t now_ns) {
     return nullptr;
   }
   if (std::exchange(lease_ended_, false) || HasLeaseRunOutLocked(now_ns)) {
-    // Ended, or about to be: whoever needs this server must not take it for one that can be used.
+    // Ended, or about to be: callers must not take this server for one that can be used.
     last_error_ =
         absl::UnavailableError(absl::StrCat("memory server ", name_, ": this client's lease has ended there"));
     GoDownLocked(/*reconnect=*/false, now_ns);
@@ -164,7 +164,7 @@ std::optional<Waiter::Outcome> ServerSession::JudgeLocked(Waiter* waiter, int64_
       break;
   }
   if (!IsUsableLocked()) return Outcome::kNoAnswer;
-  // When the server has refused, all that wait are told; each takes what is there.
+  // When the server has refused, all waiters are told; each takes the room that is there.
   if (may_take || refused()) {
     waiter->grant = room_.TryTake(waiter->room_bytes);
     if (waiter->grant) return Outcome::kGranted;
@@ -194,7 +194,7 @@ bool ServerSession::WaitFor(Waiter* waiter) {
     waiter->since_ms = static_cast<uint32_t>(now_ns / kNsPerMs);
     queue_.Add(waiter);
     WakeDriver();
-    if (asleep() && rouser_ != nullptr) rouser_->WantAwake(this);
+    if (asleep() && waker_ != nullptr) waker_->WantAwake(this);
   }
   CountWaitersLocked();
   return !outcome;
@@ -270,7 +270,7 @@ Room::Grant ServerSession::TryTakeRoom(uint64_t bytes) {
   // Others wait for more than there is, and the server may still say how much more they get.
   if (room_waiters_.load(std::memory_order_relaxed) != 0 && !refused() && !reserver_.unanswered()) return {};
   Room::Grant grant = room_.TryTake(bytes);
-  // Half a step left: have the next one asked for before anybody must wait for it.
+  // Half a step left: asks for the next one before an operation must wait for it.
   if (grant && reserver_.NoteTaken()) WantLook();
   return grant;
 }
@@ -280,7 +280,7 @@ void ServerSession::EndRoom(Room::Grant grant, uint64_t used_bytes) {
     room_.Used(std::move(grant), used_bytes);
     NoteRoom();
   } else if (used_bytes > 0) {
-    // Without room the server knows what paid; it says how much that was.
+    // Without a grant the server knows which room was used, and says how much.
     room_.Charge(used_bytes);
   }
 }
@@ -308,39 +308,39 @@ void ServerSession::HearSoonLocked() {
   next_renew_ns_ = std::min(next_renew_ns_, renewed_ns_ + hear_again_ms_ * kNsPerMs);
 }
 
-// --- Errands.
+// --- Deferred destroys, and undos.
 
-void ServerSession::RememberLocked(const Errands::Destroy& destroy) {
-  if (!errands_.Add(destroy)) forgot_destroys_ = true;
+void ServerSession::RememberLocked(const DeferredDestroys::Destroy& destroy) {
+  if (!deferred_.Add(destroy)) forgot_destroys_ = true;
 }
 
-void ServerSession::DestroyLater(const Errands::Destroy& destroy) {
+void ServerSession::DestroyLater(const DeferredDestroys::Destroy& destroy) {
   MutexLock lock(&mu_);
   RememberLocked(destroy);
   WakeDriver();
 }
 
-void ServerSession::UndoCreate(Errands::Undo undo) {
+void ServerSession::UndoCreate(DeferredDestroys::Undo undo) {
   MutexLock lock(&mu_);
-  errands_.Add(std::move(undo));  // MayUndo was asked; calls at the same time go beyond by their number
+  deferred_.Add(std::move(undo));  // MayUndo was asked; calls at the same time go beyond by their number
   WakeDriver();
 }
 
 bool ServerSession::MayUndo() const {
   MutexLock lock(&mu_);
-  return errands_.MayUndo();
+  return deferred_.MayUndo();
 }
 
 bool ServerSession::AwaitUndone(const std::string& name, int64_t deadline_ns) {
   MutexLock lock(&mu_);
   while (true) {
-    const bool done = !errands_.IsUndoing(name);
+    const bool done = !deferred_.IsUndoing(name);
     if (done || !up() || environment_->NowNs() >= deadline_ns) return done;
     changed_.WaitUntil(&mu_, deadline_ns);
   }
 }
 
-// --- What is to be done next.
+// --- The next action.
 
 SessionAction ServerSession::Next() {
   ServerLife* cut = nullptr;
@@ -359,8 +359,8 @@ SessionAction ServerSession::Next() {
     action = ChooseLocked(environment_->NowNs());
     in_action_ = action.kind != Kind::kNone && action.kind != Kind::kFinished;
   }
-  // The server may begin another term of the lease now. What it has answered in the former one, before it collected
-  // what was written then, must not come later.
+  // The server may begin another term of the lease now. Its answers of the former term, from before it collected that
+  // term's writes, must not arrive later.
   if (action.kind == Kind::kGrant && !NRAM_PLANTED(former_connection_stays)) Cut(action.life);
   return action;
 }
@@ -390,10 +390,11 @@ SessionAction ServerSession::ChooseLocked(int64_t now_ns) {
     action.room_look = room_.Look();
     return action;
   }
-  errands_first_ = !errands_first_;
-  SessionAction action = errands_first_ ? ChooseErrandLocked(now_ns, timeout_ms) : ChooseAskLocked(now_ns, timeout_ms);
+  deferred_first_ = !deferred_first_;
+  SessionAction action =
+      deferred_first_ ? ChooseDeferredLocked(now_ns, timeout_ms) : ChooseAskLocked(now_ns, timeout_ms);
   if (action.kind == Kind::kNone) {
-    action = errands_first_ ? ChooseAskLocked(now_ns, timeout_ms) : ChooseErrandLocked(now_ns, timeout_ms);
+    action = deferred_first_ ? ChooseAskLocked(now_ns, timeout_ms) : ChooseDeferredLocked(now_ns, timeout_ms);
   }
   if (action.kind == Kind::kNone) action.deadline_ns = WakeTimeLocked(now_ns);
   return action;
@@ -422,15 +423,15 @@ SessionAction ServerSession::ChooseAskLocked(int64_t now_ns, int64_t timeout_ms)
   return action;
 }
 
-SessionAction ServerSession::ChooseErrandLocked(int64_t now_ns, int64_t timeout_ms) {
-  if (errands_.DropOldUndos(incarnation())) changed_.SignalAll();
-  std::vector<Errands::Destroy> destroys = errands_.TakeDestroys(incarnation());
+SessionAction ServerSession::ChooseDeferredLocked(int64_t now_ns, int64_t timeout_ms) {
+  if (deferred_.DropOldUndos(incarnation())) changed_.SignalAll();
+  std::vector<DeferredDestroys::Destroy> destroys = deferred_.TakeDestroys(incarnation());
   if (!destroys.empty()) {
     SessionAction action = StartActionLocked(Kind::kDestroy, now_ns, timeout_ms);
     action.destroys = std::move(destroys);
     return action;
   }
-  const Errands::Undo* const undo = errands_.NextUndo(now_ns);
+  const DeferredDestroys::Undo* const undo = deferred_.NextUndo(now_ns);
   if (undo == nullptr) return {};
   SessionAction action = StartActionLocked(Kind::kUndo, now_ns, timeout_ms);
   action.undo = *undo;
@@ -438,7 +439,7 @@ SessionAction ServerSession::ChooseErrandLocked(int64_t now_ns, int64_t timeout_
 }
 
 int64_t ServerSession::PingTimeLocked() const {
-  // Each server and each client bounds what all its pings cost.
+  // Each server and each client bounds the cost of all its pings.
   const int64_t servers =
       fleet_ != nullptr ? fleet_->load(std::memory_order_relaxed) : static_cast<int64_t>(options_.servers.size());
   const int64_t period_ms = std::clamp(std::max(hear_again_ms_, servers * kPingMsPerServer), kPingMinMs, kPingMaxMs);
@@ -454,7 +455,7 @@ int64_t ServerSession::WakeTimeLocked(int64_t now_ns) const {
     return wake_ns;
   }
   const Waiter* const first = queue_.First(Waiter::For::kRoom);
-  return std::min({wake_ns, next_renew_ns_, PingTimeLocked(), errands_.DueNs(),
+  return std::min({wake_ns, next_renew_ns_, PingTimeLocked(), deferred_.DueNs(),
                    reserver_.DueNs(first == nullptr ? 0 : first->room_bytes)});
 }
 

@@ -23,8 +23,8 @@
 #include "client/pool/bring_up.h"
 #include "client/pool/change_gate.h"
 #include "client/pool/claims.h"
+#include "client/pool/deferred_destroys.h"
 #include "client/pool/environment.h"
-#include "client/pool/errands.h"
 #include "client/pool/options.h"
 #include "client/pool/placement.h"
 #include "client/pool/reserver.h"
@@ -39,7 +39,7 @@ namespace nram {
 
 class ServerSession;
 
-// Who drives one session. Thread-safe.
+// Drives one session. Thread-safe.
 class SessionDriver {
  public:
   virtual ~SessionDriver() = default;
@@ -47,7 +47,7 @@ class SessionDriver {
   virtual void Wake() = 0;
   // Blocks until Next() has returned kFinished: one action's deadline and a second at most.
   virtual void Join() = 0;
-  // The server's control plane, for calls that concern regions. Stays while the driver does.
+  // The server's control plane, for calls that concern regions. Lives as long as the driver.
   virtual ControlClient* control() = 0;
 };
 
@@ -66,8 +66,8 @@ class PoolEdge {
 
   // The order of changes that overlap, in regions of copies.
   ChangeGate* gate() { return &gate_; }
-  // The listener that is told of the time, after the gate. Null: nobody; then the former one is not being told any
-  // more. Blocks while it is.
+  // The listener of the time, called after the gate. Null: none. Blocks while a call of the former listener is under
+  // way; it gets none after that.
   class Ticked {
    public:
     virtual ~Ticked() = default;
@@ -103,21 +103,21 @@ class ServerSession {
   ServerSession& operator=(const ServerSession&) = delete;
 
   // --- For the pool, before others see it.
-  // Who is told that somebody waits for a session that is asleep. Does not block; the session's lock may be held.
-  class Rouser {
+  // Learns that a waiter needs a session that is asleep. Does not block; the session's lock may be held.
+  class Waker {
    public:
-    virtual ~Rouser() = default;
+    virtual ~Waker() = default;
     virtual void WantAwake(ServerSession* session) = 0;
   };
-  // All outlive the session. Null: nobody, and no other session may be the same server's.
-  void SetRouser(Rouser* rouser, Claims* claims) {
-    rouser_ = rouser;
+  // All outlive the session. Null `waker`: none. Null `claims`: each server has one session only.
+  void SetWaker(Waker* waker, Claims* claims) {
+    waker_ = waker;
     claims_ = claims;
   }
   // How many servers the pool greets.
   void SetFleet(const std::atomic<int64_t>* fleet) { fleet_ = fleet; }
 
-  // --- For whoever drives it: one thread at a time.
+  // --- For the driver: one thread at a time.
   // Before the first Next. `driver` outlives the session's use.
   void SetDriver(SessionDriver* driver);
   // Resumes waiters that are due and returns the next action. One action is under way at a time.
@@ -137,10 +137,10 @@ class ServerSession {
   LeaseId lease() const { return lease_; }
   const PoolOptions& options() const { return options_; }
   ControlClient* control() const { return driver()->control(); }
-  // Nobody drives it yet: the server is known by its name alone.
+  // It has no driver yet: the server is known by its name alone.
   bool asleep() const { return driver() == nullptr; }
-  // The server is no member of the pool any more, or is one again. While it is none, it gets nothing new, and what it
-  // has is to move, as if it said so itself.
+  // The server is no member of the pool any more, or is one again. While it is none, it gets no new pages, and its
+  // pages are to move, as if it asked for that itself.
   void SetRemoved(bool removed);
   bool removed() const { return removed_.load(std::memory_order_relaxed); }
   // The session that has the same server by another name, while that keeps this one out; kNoServer: none.
@@ -159,19 +159,19 @@ class ServerSession {
     const ServerLife* const present = life();
     return up() && present != nullptr && present->connected();
   }
-  // For how long it has been away; 0: it is not, or nobody has noticed.
+  // For how long it has been away; 0: it is not, or that is not noticed yet.
   int64_t AwayNs() const {
     MutexLock lock(&mu_);
     return bring_up_.is_up() || asleep() ? 0 : environment_->NowNs() - down_since_ns_;
   }
-  // The lease there, as this client knows it: its whole time, and what is left of it, which is less than the server
-  // counts. 0: it has none.
+  // The lease there, as this client knows it: its whole time, and the time left, which is less than the server counts.
+  // 0: it has none.
   struct LeaseTime {
     int64_t whole_ns = 0;
     int64_t left_ns = 0;
   };
   LeaseTime lease_time() const;
-  // It has not come up, but not because somebody said no: an attempt took long, or the first is still under way.
+  // It has not come up, but was not refused: an attempt took long, or the first is still under way.
   bool may_be_slow() const {
     MutexLock lock(&mu_);
     return bring_up_.may_be_slow();
@@ -191,7 +191,7 @@ class ServerSession {
     MutexLock lock(&mu_);
     return host_state_;
   }
-  // Who this client is there, as of the server's last hello; "" before the first.
+  // The tenant that this client is there, as of the server's last hello; "" before the first.
   std::string tenant() const {
     MutexLock lock(&mu_);
     return tenant_;
@@ -200,12 +200,12 @@ class ServerSession {
   std::string data_plane() const;
   // Blocks until the server can be used or `deadline_ns`. The error is that of the last attempt.
   absl::Status AwaitUp(int64_t deadline_ns);
-  // The last attempt was refused for who this client is: waiting does not help.
+  // The last attempt was refused because of this client's identity: waiting does not help.
   bool keeps_out() const {
     MutexLock lock(&mu_);
     return is_kept_out_ && !up();
   }
-  // The error of the last attempt, or of what made it down.
+  // The error of the last attempt, or the error that took it down.
   absl::Status last_error() const {
     MutexLock lock(&mu_);
     return last_error_;
@@ -221,20 +221,20 @@ class ServerSession {
     MutexLock lock(&mu_);
     return asked_;
   }
-  // It asks for memory, so nothing new goes there: also if what it asked for has just been given, until it says so.
+  // It asks for memory, so it gets no new pages. That holds until it says that it has received enough.
   bool asks() const {
     MutexLock lock(&mu_);
     return asked_.share > 0 || capacity_.asked_back_bytes > 0;
   }
-  // It asks, or has had too much lately and no room for a new span: what has another copy does without this one for
-  // now.
+  // It asks, or was short of memory lately and has no room for a new span: spans with another copy do without this one
+  // for now.
   bool needs_memory() const {
     MutexLock lock(&mu_);
     return asked_.share > 0 || capacity_.asked_back_bytes > 0 ||
            (capacity_.pressed && capacity_.free_bytes < kSpanBytes);
   }
 
-  // --- What calls have seen.
+  // --- Observations of calls.
   // The server asks for memory: a renewal of the lease, soon, tells how much.
   void NoteAsksBack();
   // A call failed: look at the connections now.
@@ -243,15 +243,15 @@ class ServerSession {
   // server has come up since, the answer is old.
   void NoteLeaseEnded(uint32_t times_up);
   uint32_t times_up() const { return times_up_.load(std::memory_order_acquire); }
-  // NoteSilence: a call was not answered in time. was_silent: that was less than kSilentNs ago. New spans then go to
-  // other servers, if there are any.
+  // NoteSilence: a call was not answered in time. was_silent: that was less than kSilentNs ago. New spans then are
+  // placed on other servers, if there are any.
   void NoteSilence() { silent_ns_ = environment_->NowNs(); }
   bool was_silent() const { return environment_->NowNs() < silent_ns_ + kSilentNs; }
 
   // --- Waiting.
   // True: `waiter` will be resumed, once. False: it need not wait; its outcome is set, and resume does not run.
   bool WaitFor(Waiter* waiter);
-  // Of the waits that have ended, by what was waited for.
+  // The ended waits, by kind.
   SlowWaits::Totals waits() const {
     MutexLock lock(&mu_);
     return waits_.totals();
@@ -259,8 +259,8 @@ class ServerSession {
   // True: it will not be resumed. False: it was, or is just being resumed.
   bool Cancel(Waiter* waiter);
 
-  // --- Room. A grant of the client's room ends by EndRoom; a grant of what a region has reserved, by its RegionRoom.
-  // Nothing if not that much is free now, or others wait for it.
+  // --- Room. EndRoom ends a grant of the client's room; a RegionRoom ends a grant of its region's quota. Null if less
+  // is free now, or others wait for it.
   Room::Grant TryTakeRoom(uint64_t bytes);
   void EndRoom(Room::Grant grant, uint64_t used_bytes);
   Room* room() { return &room_; }
@@ -281,19 +281,19 @@ class ServerSession {
   }
   // The room may have changed: has the driver look whether waiters can be served, or room can be given back.
   void NoteRoom();
-  // A region's reserved room was returned, or there is more of it. `returns` is what a waiter's ticket is taken from.
+  // Room was returned to a region's quota, or the quota grew. A waiter takes its ticket from `returns`.
   void NoteReturned();
   uint64_t returns() const { return returns_.load(); }
   // This client freed something there: it is worth asking for room again.
   void NoteFreed() { reserver_.NoteFreed(); }
-  // The server has no room beyond what is reserved.
+  // The server has no room beyond the reserved room.
   bool refused() const { return reserver_.refused(); }
 
-  // --- Errands for when the server is back.
-  // Frees a destroyed region's part at the server. The list is bounded; what does not fit is freed with the lease.
-  void DestroyLater(const Errands::Destroy& destroy);
+  // --- Deferred destroys, and undos, for when the server is back.
+  // Frees a destroyed region's part at the server. The list is bounded; parts that do not fit are freed with the lease.
+  void DestroyLater(const DeferredDestroys::Destroy& destroy);
   // A failed create of a named region is undone.
-  void UndoCreate(Errands::Undo undo);
+  void UndoCreate(DeferredDestroys::Undo undo);
   // Whether one more is remembered.
   bool MayUndo() const;
   // Blocks until nothing of that name is to be undone here. False if `deadline_ns` passed, or the server is away.
@@ -303,8 +303,8 @@ class ServerSession {
   static constexpr int64_t kControlTimeoutMs = 2'000;
   static constexpr int64_t kEndTimeoutMs = 1'000;
   static constexpr int64_t kResumeTurnMs = 50;
-  static constexpr int64_t kRenewMs = 4'000;  // at least so often, for what the server has to say of itself
-  // After the last sign of life, a ping: so old is what it asks, at most.
+  static constexpr int64_t kRenewMs = 4'000;  // at least this often, to learn the server's state
+  // A ping follows the last sign of life after this time, which bounds the age of the server's request for memory.
   static constexpr int64_t kPingMinMs = 100;
   static constexpr int64_t kPingMaxMs = 500;
   static constexpr int64_t kPingMsPerServer = 2;
@@ -313,8 +313,9 @@ class ServerSession {
   static constexpr int64_t kSilentNs = 10 * kNsPerSecond;
   static constexpr int64_t kIdleNs = 3'600 * kNsPerSecond;
   static constexpr int64_t kLogAgainMs = 1'000;
-  static constexpr int64_t kGiveUpMs = 30'000;  // away for so long, it leaves the server's life to a twin
-  // Each costs two transports, which stay: after so many restarts a server's next life is taken in once a minute.
+  static constexpr int64_t kGiveUpMs = 30'000;  // away for this long, it gives up the server's life to a twin
+  // Each costs two transports until the pool is closed: after this many restarts a server's next life is taken in once
+  // a minute.
   static constexpr size_t kLivesMax = 4096;
   static constexpr int64_t kLifePauseMs = 60'000;
 
@@ -332,16 +333,16 @@ class ServerSession {
   void WakeDriver() const {
     if (SessionDriver* const driver = this->driver(); driver != nullptr) driver->Wake();
   }
-  // Sets how much is kept there for later use, by all that is known of the server.
+  // Sets how much room is kept there for later use, by all that is known of the server.
   void SetPressedLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsUsableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsAwayTooLongLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasLeaseRunOutLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Notices what has happened since. The connections of what it returns are to be cut, without the lock.
+  // Notices changes since the last look. The caller cuts the connections of the returned life, without the lock.
   ServerLife* LookLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GoDownLocked(bool reconnect, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void Cut(ServerLife* life);
-  // Resumes those that came before this call, for kResumeTurnMs at most.
+  // Resumes waiters that queued before this call, for kResumeTurnMs at most.
   void ResumeDue();
   // Nothing if the waiter must wait on. `may_take`: no other waiter for room stands before it.
   std::optional<Outcome> JudgeLocked(Waiter* waiter, int64_t now_ns, bool may_take) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -355,12 +356,12 @@ class ServerSession {
   SessionAction ChooseBringUpLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // kNone if nothing is to be asked of the server for room, or freed there.
   SessionAction ChooseAskLocked(int64_t now_ns, int64_t timeout_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  SessionAction ChooseErrandLocked(int64_t now_ns, int64_t timeout_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  SessionAction ChooseDeferredLocked(int64_t now_ns, int64_t timeout_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int64_t PingTimeLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int64_t WakeTimeLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Each ends one kind of action.
-  // The connections of what it returns are to be cut, without the lock.
+  // The caller cuts the connections of the returned life, without the lock.
   ServerLife* EndBringUpLocked(const SessionAction& action, SessionOutcome* outcome, int64_t now_ns, Remarks* remarks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The server's new life. Returns the former one, whose connections are to be cut.
@@ -373,12 +374,12 @@ class ServerSession {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndAskLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EndErrandLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns, Remarks* remarks)
+  void EndDeferredLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns, Remarks* remarks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // `look`: from before the server was asked; none: what it says of the room may be old already.
+  // `look`: from before the server was asked; none: its answer about the room may be old already.
   void NoteLeaseLocked(const LeaseInfo& info, std::optional<uint64_t> look, int64_t asked_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void RememberLocked(const Errands::Destroy& destroy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RememberLocked(const DeferredDestroys::Destroy& destroy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const uint16_t index_;
   const Endpoint endpoint_;
@@ -387,7 +388,7 @@ class ServerSession {
   const PoolOptions& options_;
   Environment* const environment_;
   std::atomic<SessionDriver*> driver_{nullptr};
-  Rouser* rouser_ = nullptr;
+  Waker* waker_ = nullptr;
   Claims* claims_ = nullptr;
   const std::atomic<int64_t>* fleet_ = nullptr;
   std::atomic<uint16_t> twin_{kNoServer};
@@ -399,7 +400,7 @@ class ServerSession {
   std::atomic<uint32_t> host_{0};
   std::atomic<uint32_t> domain_{0};
   std::atomic<int64_t> silent_ns_{-kSilentNs};
-  std::atomic<bool> hears_soon_{false};  // what the server asks: a renewal is due
+  std::atomic<bool> hears_soon_{false};  // a renewal is due, to learn how much the server asks for
 
   Room room_;
   Reserver reserver_;  // guarded by mu_, except for its thread-safe functions
@@ -428,13 +429,13 @@ class ServerSession {
   uint64_t room_failed_before_ ABSL_GUARDED_BY(mu_) = 0;   // room waiters before this number: no answer
   uint64_t room_asked_number_ ABSL_GUARDED_BY(mu_) = 0;    // the room waiter for whom the server is asked
   uint64_t room_refused_number_ ABSL_GUARDED_BY(mu_) = 0;  // the room waiter whose wish alone was refused
-  Errands errands_ ABSL_GUARDED_BY(mu_);
-  bool errands_first_ ABSL_GUARDED_BY(mu_) = false;  // room and errands take turns
+  DeferredDestroys deferred_ ABSL_GUARDED_BY(mu_);
+  bool deferred_first_ ABSL_GUARDED_BY(mu_) = false;  // room and deferred destroys take turns
   int64_t next_renew_ns_ ABSL_GUARDED_BY(mu_) = 0;
   CopiesReport copies_ ABSL_GUARDED_BY(mu_);
 
   BringUp bring_up_ ABSL_GUARDED_BY(mu_);
-  bool is_kept_out_ ABSL_GUARDED_BY(mu_) = false;  // the last attempt was, for who this client is
+  bool is_kept_out_ ABSL_GUARDED_BY(mu_) = false;  // the last attempt was, because of this client's identity
   bool was_up_ ABSL_GUARDED_BY(mu_) = false;       // before the present attempts to come up, of which none was logged
   bool ended_ ABSL_GUARDED_BY(mu_) = false;        // the lease was given up
   int64_t next_life_ns_ ABSL_GUARDED_BY(mu_) = 0;

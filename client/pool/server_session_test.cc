@@ -30,7 +30,7 @@ class FakeEnvironment : public Environment {
   uint64_t ids_ = 0;
 };
 
-// Is connected until somebody breaks it; carries nothing.
+// Is connected until the test breaks it; carries nothing.
 class FakeTransport : public Transport {
  public:
   absl::Status Connect(int64_t) override { return absl::OkStatus(); }
@@ -134,15 +134,15 @@ class ServerSessionTest : public ::testing::Test, private SessionDriver {
     ASSERT_TRUE(session_.up());
   }
 
-  // So much time goes by, and there is nothing to do but pings.
+  // The given time passes, and the session sends only pings.
   void PingUntil(int64_t ms) {
     for (const int64_t end_ns = environment_.now_ns + ms * kNsPerMs; environment_.now_ns < end_ns;) {
       environment_.now_ns = std::min(end_ns, environment_.now_ns + kPingMs * kNsPerMs);
       Answer(Kind::kPing);
     }
   }
-  // Has the session act, at a server that answers, until so much time has gone by. Returns how many actions of each
-  // kind there were. `flags`: each answer says that something is asked.
+  // Has the session act, at a server that answers, until the given time has passed. Returns the number of actions of
+  // each kind. `flags`: each answer says that the server asks for memory back.
   std::map<Kind, int> Run(int64_t ms, bool flags = false) {
     std::map<Kind, int> count;
     for (const int64_t end_ns = environment_.now_ns + ms * kNsPerMs; environment_.now_ns < end_ns;) {
@@ -170,7 +170,7 @@ class ServerSessionTest : public ::testing::Test, private SessionDriver {
   uint64_t incarnation_ = 77;
   uint64_t term_ = 1;
   uint64_t reservation_bytes_ = 0;
-  uint32_t share_ = 0;  // what the server asks back
+  uint32_t share_ = 0;  // the share that the server asks back
   bool pressed_ = false;
   uint64_t free_bytes_ = kGiB;
   uint32_t hear_again_ms_ = 100;
@@ -234,10 +234,10 @@ TEST_F(ServerSessionTest, AnotherLifeOfTheServer) {
   EXPECT_FALSE(former->connected());
 }
 
-// The server has another name, by which it may be reached when this one does not answer.
+// The server has another name, by which a client may reach it when this one does not answer.
 TEST_F(ServerSessionTest, ALifeIsLeftToATwinWhenTheServerIsAwayForLong) {
   Claims claims;
-  session_.SetRouser(nullptr, &claims);
+  session_.SetWaker(nullptr, &claims);
   Answer(Kind::kHello);
   Answer(Kind::kGrant);
   EXPECT_EQ(claims.Claim(incarnation_, 1), 0) << "it is just being dialled";
@@ -253,7 +253,7 @@ TEST_F(ServerSessionTest, ALifeIsLeftToATwinWhenTheServerIsAwayForLong) {
 
 TEST_F(ServerSessionTest, ALifeThatASessionHasEnteredIsItsOwnWhoeverHasClaimedItMeanwhile) {
   Claims claims;
-  session_.SetRouser(nullptr, &claims);
+  session_.SetWaker(nullptr, &claims);
   ComeUp();
   Connect(false);
   Refuse(Kind::kConnect, absl::UnavailableError("refused"));
@@ -315,7 +315,7 @@ TEST_F(ServerSessionTest, WaitersAreResumedInOrderUrgentOnesFirst) {
   ComeUp();
   EXPECT_EQ(order_, (std::vector<Resumed*>{&urgent, &first, &second}));
   for (const Resumed* waiter : order_) EXPECT_EQ(waiter->outcome, Waiter::Outcome::kUsable);
-  // Who comes now need not wait.
+  // A new waiter need not wait now.
   EXPECT_FALSE(session_.WaitFor(&first));
   EXPECT_EQ(first.outcome, Waiter::Outcome::kUsable);
 }
@@ -449,7 +449,7 @@ TEST_F(ServerSessionTest, WhileItIsAskedItRenewsWhenTheServerSays) {
   EXPECT_EQ(session_.asked().share, 250'000u);
   EXPECT_GT(session_.asked().word, word);
   EXPECT_NEAR(Run(10'000)[Kind::kRenew], 50, 1);
-  // Whatever is written meanwhile: many clients must not ask a donor that is short of memory at each answer.
+  // Writes do not change that: many clients must not ask a donor that is short of memory at each answer.
   EXPECT_NEAR(Run(10'000, /*flags=*/true)[Kind::kRenew], 50, 1);
   hear_again_ms_ = 2'000;
   Run(200);
@@ -461,7 +461,7 @@ TEST_F(ServerSessionTest, WhileItIsAskedItRenewsWhenTheServerSays) {
   EXPECT_LE(Run(9'000)[Kind::kRenew], 3);
 }
 
-// A write of two copies does without a server that is short of memory, whether it asks or not: it must not be refused.
+// A write of two copies does without a server that is short of memory, whether or not it asks: it must not be refused.
 TEST_F(ServerSessionTest, AServerNeedsItsMemoryThatAsksOrIsPressedWithoutRoom) {
   ComeUp();
   EXPECT_FALSE(session_.needs_memory());
@@ -500,7 +500,7 @@ TEST_F(ServerSessionTest, AFlagOnAnAnswerOrAPingBringsOneRenewal) {
   Run(3'000);
   ASSERT_EQ(session_.asked().share, 0u);
   EXPECT_FALSE(session_.asks());
-  // Nobody uses the pool: the ping tells.
+  // No operation uses the pool: the ping tells.
   share_ = 500'000;
   Run(1'100);
   EXPECT_EQ(session_.asked().share, 500'000u);
@@ -529,7 +529,7 @@ TEST_F(ServerSessionTest, WhileItIsAskedAllFreeRoomGoesBackAndNoneIsReservedAhea
   EXPECT_LT(asked_pages_, 0);
   EXPECT_LE(session_.room()->free_bytes(), static_cast<int64_t>(Room::kBytesPerPage));
   EXPECT_EQ(session_.room()->free_bytes(), static_cast<int64_t>(reservation_bytes_));
-  // Who waits gets what is needed and no more. Afterwards nothing is reserved ahead.
+  // A waiter gets the bytes that it needs and no more. Afterwards nothing is reserved ahead.
   Resumed waiter(&order_, Waiter::For::kRoom, INT64_MAX);
   waiter.room_bytes = kMiB;
   EXPECT_TRUE(session_.WaitFor(&waiter));
@@ -537,12 +537,12 @@ TEST_F(ServerSessionTest, WhileItIsAskedAllFreeRoomGoesBackAndNoneIsReservedAhea
   Run(100);
   ASSERT_EQ(waiter.outcome, Waiter::Outcome::kGranted);
   EXPECT_NEAR(static_cast<double>(asked_pages_), static_cast<double>(kMiB) / Room::kBytesPerPage, 1);
-  reservation_bytes_ -= kMiB;  // the server has taken what was written from it
+  reservation_bytes_ -= kMiB;  // the server has taken the written bytes from it
   session_.EndRoom(std::move(waiter.grant), kMiB);
   asked_pages_ = 0;
   Run(5'000);
   EXPECT_LE(asked_pages_, 0);
-  // When it is over, there is a step again for who has written.
+  // When that is over, a client that has written reserves a step ahead again.
   share_ = 0;
   Run(3'000);
   EXPECT_GE(reservation_bytes_, options_.reserve_step_bytes / 2);
@@ -559,7 +559,7 @@ TEST_F(ServerSessionTest, AFullServerThatAsksRefusesAtOnce) {
   EXPECT_TRUE(session_.WaitFor(&waiter));
   Refuse(Kind::kReserve, absl::ResourceExhaustedError("full"));
   EXPECT_EQ(waiter.outcome, Waiter::Outcome::kRefused) << "it had asked for no step";
-  // Its word that nothing is free does not end that.
+  // The server's report that nothing is free does not end that.
   Run(1'000);
   EXPECT_TRUE(session_.refused());
   share_ = 0;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/pool/errands.h"
+#include "client/pool/deferred_destroys.h"
 #include "client/pool/options.h"
 #include "client/pool/reserver.h"
 #include "client/transport/control_client.h"
@@ -18,7 +18,7 @@
 namespace nram {
 
 // One life of a server, from a start to its end, and the two connections to it. A call that is started on them is
-// executed in this life or never. Stays while the session does; the connections break and come back meanwhile.
+// executed in this life or never. Lives as long as the session; the connections break and are made anew meanwhile.
 struct ServerLife {
   uint64_t incarnation = 0;
   std::unique_ptr<Transport> bulk;
@@ -57,8 +57,8 @@ struct SessionAction {
   uint64_t room_look = 0;  // the session's own
   ServerHello hello;
   ServerLife* life = nullptr;
-  std::vector<Errands::Destroy> destroys;
-  Errands::Undo undo;
+  std::vector<DeferredDestroys::Destroy> destroys;
+  DeferredDestroys::Undo undo;
 };
 
 // How an action ended. `status` OK: the server answered, and did it.

@@ -43,7 +43,7 @@ void ServerSession::Done(SessionAction action, SessionOutcome outcome) {
         break;
       case Kind::kDestroy:
       case Kind::kUndo:
-        EndErrandLocked(action, outcome, now_ns, &remarks);
+        EndDeferredLocked(action, outcome, now_ns, &remarks);
         break;
       case Kind::kEndLease:
       case Kind::kNone:
@@ -71,7 +71,7 @@ ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, Session
   }
   absl::Status status = bring_up_.End(action, outcome, incarnation(), now_ns);
   if (status.ok() && action.kind == Kind::kHello && claims_ != nullptr) {
-    // A life that it has entered is its own, whoever has claimed it meanwhile: it has data there.
+    // A life that it has entered is its own, even if another session has claimed it meanwhile: it has data there.
     const uint16_t holder = claims_->Claim(bring_up_.hello().incarnation, index_);
     twin_ = bring_up_.hello().incarnation == incarnation() ? kNoServer : holder;
     if (twin_ != kNoServer) {
@@ -139,7 +139,7 @@ void ServerSession::ComeUpLocked(const SessionAction& action, int64_t now_ns, Re
     remarks->infos.push_back(absl::StrCat("memory server ", name_, " is back"));
   }
   alive_ns_ = action.asked_ns;  // hello asks for a lease that lives
-  next_renew_ns_ = 0;           // for what the server has to say of lease, room and capacity
+  next_renew_ns_ = 0;           // to learn the server's word of lease, room and capacity
   times_up_ += 1;
   up_ = true;
   changed_.SignalAll();
@@ -209,18 +209,18 @@ void ServerSession::EndAskLocked(const SessionAction& action, const SessionOutco
   }
 }
 
-void ServerSession::EndErrandLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns,
-                                    Remarks* remarks) {
+void ServerSession::EndDeferredLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns,
+                                      Remarks* remarks) {
   if (action.kind == Kind::kDestroy) {
-    for (const Errands::Destroy& destroy : action.destroys) {
+    for (const DeferredDestroys::Destroy& destroy : action.destroys) {
       if (!destroy.answered) RememberLocked(destroy);
     }
     if (outcome.reason == Reason::kLeaseEnded) lease_ended_ = true;
     NoteFreed();
     return;
   }
-  if (!errands_.EndUndo(outcome.status, now_ns)) return;
-  if (!outcome.status.ok()) {  // somebody else has taken it over meanwhile, say
+  if (!deferred_.EndUndo(outcome.status, now_ns)) return;
+  if (!outcome.status.ok()) {  // another client may have taken it over meanwhile
     remarks->warnings.push_back(
         absl::StrCat("a named region that could not be created remains: ", outcome.status.message()));
   }

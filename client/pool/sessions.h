@@ -15,7 +15,7 @@
 namespace nram {
 
 // The sessions of a pool. A server's number in the pool is its place here, and never another server's. Sessions are
-// added while others read; none goes. Thread-safe, but for Add: one caller at a time.
+// added while others read; none is removed. Thread-safe, except Add: one caller at a time.
 class Sessions {
  public:
   // `gate` outlives it. `most`: sessions that there may ever be.
@@ -45,7 +45,7 @@ class Sessions {
     FindCandidates(&candidates);
     return candidates;
   }
-  // The same in the place of what is there. Does not allocate if that has room for all servers.
+  // The same, replacing the vector's content. Does not allocate if its capacity is enough for all servers.
   void FindCandidates(std::vector<PlacementCandidate>* candidates) const;
 
  private:

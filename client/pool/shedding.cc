@@ -58,7 +58,7 @@ void Shedding::Hear(uint16_t server, uint64_t word, uint32_t share) {
 void Shedding::SetBudget(Account* account) {
   const int64_t here = std::max<int64_t>(account->here, 0);
   const int64_t leftovers = std::max<int64_t>(account->leftovers, 0);
-  // The server counts what is not freed yet as well.
+  // The server also counts the leftovers that are not freed yet.
   const double wanted = static_cast<double>(here + leftovers) * account->share / 1e6;
   const int64_t budget = static_cast<int64_t>(wanted + 0.999) - leftovers - account->under_way;
   account->budget = leftovers < kLeftoversMax ? static_cast<uint64_t>(std::max<int64_t>(budget, 0)) : 0;

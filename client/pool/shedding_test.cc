@@ -1,4 +1,4 @@
-// Copies to shed, of which ranks, and how much: by hand, and in a closed loop with a server that asks.
+// Copies to shed, their ranks, and their number: by hand, and in a closed loop with a server that asks.
 
 #include "client/pool/shedding.h"
 
@@ -30,7 +30,7 @@ class SheddingTest : public ::testing::Test {
  protected:
   SheddingTest() { shedding_.Prepare(3); }
 
-  // A walk over so many copies of each rank at a server. Returns how many of each were taken.
+  // A walk over the given number of copies of each rank at a server. Returns the number of each that is taken.
   Ranks Walk(const Ranks& here, uint16_t server = 0) {
     Ranks taken{};
     shedding_.BeginPass();
@@ -80,7 +80,7 @@ TEST_F(SheddingTest, AWordBringsABudgetAndTheSameWordNoOther) {
   EXPECT_EQ(Walk({100}), (Ranks{25}));
   shedding_.Hear(0, word_, 250'000);
   EXPECT_EQ(Walk({100}), Ranks{});
-  // Those under way count: as much is asked, and it is on its way.
+  // Copies under way count: the same amount is asked, and is on its way.
   Say(250'000);
   EXPECT_EQ(Walk({100}), Ranks{});
   Say(300'000);
@@ -149,7 +149,7 @@ TEST_F(SheddingTest, WhereThereIsNowhereToGoOnlySiblingsLeaveForAWhile) {
   const Ranks taken = Walk(here);
   EXPECT_EQ(taken[0], 2);
   EXPECT_EQ(taken[1], 99);
-  // Some have nowhere to go, others may have: they are looked at. Many together, and there is nowhere.
+  // Some spans find no place; others may, so the search goes on. It stops after many failures.
   for (int i = 0; i < kSearches; ++i) {
     EXPECT_TRUE(shedding_.MaySearch(0, now_ns_)) << i;
     shedding_.NoteNowhere(0, now_ns_);
@@ -174,7 +174,7 @@ TEST_F(SheddingTest, WhereThereIsNowhereToGoOnlySiblingsLeaveForAWhile) {
     }
     pause_ns = std::min(2 * pause_ns, kPauseMaxNs);
   }
-  // One finds a place: others may, too.
+  // One span finds a place: others may, too.
   now_ns_ += pause_ns;
   Say(500'000);
   EXPECT_EQ(Walk({0, 200}), (Ranks{0, kSearchesAgain}));
@@ -201,7 +201,7 @@ TEST_F(SheddingTest, WhereRoomComesAPauseBecomesAShortOne) {
   shedding_.HearRoom(1, false);
   shedding_.HearRoom(2, true);
   EXPECT_TRUE(shedding_.MaySearch(0, now_ns_));
-  // Not at once: where room comes and goes, others take it.
+  // Not at once: where room changes quickly, others take it.
   for (int i = 0; i < kSearchesAgain; ++i) shedding_.NoteNowhere(0, now_ns_);
   shedding_.HearRoom(1, true);
   EXPECT_FALSE(shedding_.MaySearch(0, now_ns_));
@@ -250,13 +250,13 @@ TEST_F(SheddingTest, CountsAreOfAWholeWalkSinceTheServerBeganToAsk) {
   EXPECT_EQ(Walk({100}), (Ranks{50}));
   Leave(50);
   Free(50);
-  // It ends, and begins again: what was here then is not here now.
+  // It ends, and begins again: the former walk's copies are not here now.
   Say(0);
   Walk({10});
   Say(500'000);
   EXPECT_EQ(Walk({10}), Ranks{});
   EXPECT_EQ(Walk({10}), (Ranks{5}));
-  // A word between the same two walks.
+  // A report between the same two walks.
   Say(0);
   shedding_.BeginPass();
   Say(500'000);
@@ -342,7 +342,7 @@ class ModelServer {
 struct ModelOptions {
   int64_t spans = 100;
   int siblings_percent = 0;
-  int immovable_percent = 0;  // of those without a sibling: nowhere is room for them
+  int immovable_percent = 0;  // of those without a sibling: no server has room for them
   int64_t span_ns = 20 * kNsPerMs;
 };
 
@@ -468,7 +468,7 @@ TEST(SheddingLoopTest, GivesWhatIsAskedAndLittleMoreWhoeverCannot) {
       ModelOptions options;
       options.spans = 20 + below(uint64_t{20} << below(7));
       options.siblings_percent = below(2) == 0 ? 0 : static_cast<int>(below(101));
-      // Somebody can give.
+      // At least the first client can give.
       options.immovable_percent = i == 0 || below(3) != 0 ? 0 : static_cast<int>(below(101));
       options.span_ns = (2 + below(30)) * kNsPerMs;
       clients.push_back(std::make_unique<ModelClient>(&server, &random, options));
@@ -479,7 +479,7 @@ TEST(SheddingLoopTest, GivesWhatIsAskedAndLittleMoreWhoeverCannot) {
     for (const auto& client : clients) {
       if (client->frozen_until_ns == 0) awake += client->movable();
     }
-    // A part of what those can give who hear.
+    // A part of the movable spans of the clients that answer.
     const int64_t asked = 1 + below(static_cast<uint64_t>(std::max<int64_t>(awake * 4 / 5, 1)));
     server.goal = before - asked;
     int64_t now_ns = kNsPerSecond;

@@ -11,8 +11,8 @@
 
 namespace nram {
 
-// An account of the waits for one server, and a line for the log now and then about those that were long: what an
-// operation has waited for there. Operations that need not wait do not come here. Not thread-safe.
+// An account of the waits for one server, and a line for the log now and then about long ones: the kind of wait, and
+// its length. Operations that need not wait are not counted. Not thread-safe.
 class SlowWaits {
  public:
   static constexpr int64_t kSlowNs = kNsPerSecond;
@@ -27,7 +27,7 @@ class SlowWaits {
   // For figures and the log.
   static const char* NameOf(Waiter::For what);
 
-  // A wait of `waited_ns` has ended so. Returns what the log is to say of it and of those before it; "": nothing.
+  // A wait of `waited_ns` has ended so. Returns the log's line about it and those before it; "": none.
   std::string Note(Waiter::For what, Waiter::Outcome outcome, int64_t waited_ns, int64_t now_ns);
   const Totals& totals() const { return totals_; }
 

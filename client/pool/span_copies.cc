@@ -34,16 +34,16 @@ void SpanCopies::Raise() {
   flags_ |= kUnsettled;
 }
 
-void SpanCopies::Place(absl::Span<const uint16_t> presences, bool one_copy) {
+void SpanCopies::Place(absl::Span<const uint16_t> replica_hosts, bool one_copy) {
   CHECK_EQ(in_sync(), 0) << "the span is there already";
-  CHECK(!presences.empty() && presences.size() <= kMost && (!one_copy || presences.size() == 1));
+  CHECK(!replica_hosts.empty() && replica_hosts.size() <= kMost && (!one_copy || replica_hosts.size() == 1));
   // Nothing of a former place may be taken for a copy.
   if (!one_copy) generation_ += 2;
   ++placement_;
   states_ = 0;
   flags_ = one_copy ? 0 : kUnsettled;
-  for (size_t copy = 0; copy < presences.size(); ++copy) {
-    presences_[copy] = presences[copy];
+  for (size_t copy = 0; copy < replica_hosts.size(); ++copy) {
+    replica_hosts_[copy] = replica_hosts[copy];
     SetState(static_cast<int>(copy), CopyState::kInSync);
   }
 }
@@ -118,12 +118,12 @@ bool SpanCopies::EndSettle(SpanGeneration generation, CopySet answered, CopySet 
   return false;
 }
 
-int SpanCopies::Join(uint16_t presence) {
+int SpanCopies::Join(uint16_t replica_host) {
   int chosen = -1;
   for (int copy = 0; copy < kMost; ++copy) {
     const bool is_stale = state(copy) == CopyState::kStale;
-    // A presence is one copy of a span at most.
-    if (state(copy) != CopyState::kAbsent && presences_[copy] == presence) {
+    // A replica host has one copy of a span at most.
+    if (state(copy) != CopyState::kAbsent && replica_hosts_[copy] == replica_host) {
       CHECK(is_stale) << "a copy joins that is one already";
       chosen = copy;
       break;
@@ -132,7 +132,7 @@ int SpanCopies::Join(uint16_t presence) {
     if (is_free && (chosen < 0 || (is_stale && state(chosen) == CopyState::kAbsent))) chosen = copy;
   }
   if (chosen < 0) return -1;
-  presences_[chosen] = presence;
+  replica_hosts_[chosen] = replica_host;
   flags_ &= ~(16u << chosen);
   SetState(chosen, CopyState::kStale);
   return chosen;
@@ -170,7 +170,7 @@ bool SpanCopies::Drop(int copy) {
   return true;
 }
 
-void SpanCopies::Load(uint16_t presence, SpanGeneration generation) {
+void SpanCopies::Load(uint16_t replica_host, SpanGeneration generation) {
   CHECK_EQ(Raw(generation) % 2, 0u);
   const bool is_newest = Raw(generation) >= generation_;
   if (is_newest && Raw(generation) > generation_) {
@@ -183,7 +183,7 @@ void SpanCopies::Load(uint16_t presence, SpanGeneration generation) {
     if (is_free && (chosen < 0 || state(copy) == CopyState::kAbsent)) chosen = copy;
   }
   if (chosen < 0) return;  // there are enough
-  presences_[chosen] = presence;
+  replica_hosts_[chosen] = replica_host;
   SetState(chosen, is_newest ? CopyState::kInSync : CopyState::kStale);
   flags_ |= (16u << chosen) | (is_newest ? kHeld : 0);
 }
@@ -205,7 +205,7 @@ bool SpanCopies::Bury(CopySet dead) {
   const bool was_placed = placed();
   SetAll(dead & kAll, CopyState::kAbsent);
   if (placed() || !was_placed) return true;
-  // Nobody is left to catch up with.
+  // No copy is left to catch up with.
   SetAll(With(CopyState::kCatchingUp), CopyState::kStale);
   if ((flags_ & kHeld) == 0 || NRAM_PLANTED(lost_span_is_hole)) {
     states_ = 0;

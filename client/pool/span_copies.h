@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_POOL_SPAN_COPIES_H_
 #define NRAM_CLIENT_POOL_SPAN_COPIES_H_
 
-// Where a span's copies are, and which of them may be believed (adr/0014): what each event does to them, and nothing
-// else. Pure.
+// Where a span's copies are, and which of them may be believed (adr/0014): the effect of each event on them, and
+// nothing else. Pure.
 
 #include <array>
 #include <cstdint>
@@ -27,8 +27,8 @@ using CopySet = uint8_t;
 
 // The copies of one span: 16 bytes. Not thread-safe.
 //
-// A copy names a *presence*: its region in one life of one server, by a number that the region's map gives. Presences
-// die with their server's life; the caller says which copies are alive.
+// A copy names a *replica host*: its region in one life of one server, by a number that the region's map gives. Replica
+// hosts die with their server's life; the caller says which copies are alive.
 //
 // A plain region of one copy has generation 0, always. Else generations are even, begin at 2, and none is used twice.
 class SpanCopies {
@@ -36,7 +36,7 @@ class SpanCopies {
   static constexpr int kMost = kReplicasMax;
   static constexpr CopySet kAll = (1u << kMost) - 1;
 
-  // Counts the places that it has had; wraps. What was sent in one place says nothing of another.
+  // Counts the places that it has had; wraps. Messages of one place say nothing of another.
   uint16_t placement() const { return placement_; }
   // How lately the span was used: Touch sets it, Cool lowers it by one.
   static constexpr int kHeatMax = 3;
@@ -52,7 +52,7 @@ class SpanCopies {
   bool lost() const { return (flags_ & kLost) != 0; }
   CopyState state(int copy) const { return static_cast<CopyState>(states_ >> (2 * copy) & 3); }
   // Not of an absent copy.
-  uint16_t presence(int copy) const { return presences_[copy]; }
+  uint16_t replica_host(int copy) const { return replica_hosts_[copy]; }
   CopySet With(CopyState state) const;
   CopySet in_sync() const { return With(CopyState::kInSync); }
   // Those that changes go to.
@@ -66,24 +66,24 @@ class SpanCopies {
   bool unsettled() const { return (flags_ & kUnsettled) != 0; }
 
   // The copy has answered a change since it was placed or has joined: its server has the span. A change that is sent to
-  // one that has not may have to create it there, which empties what another time has left.
+  // one that has not may have to create it there, which empties leftovers of another time.
   bool known(int copy) const { return (flags_ >> (4 + copy) & 1) != 0; }
   void NoteKnown(int copy) {
     flags_ |= 16u << copy;
     if (state(copy) == CopyState::kInSync) flags_ |= kHeld;
   }
-  // While it is empty, no change of the span has been acknowledged since it was placed, and nobody has read it.
+  // While it is empty, no change of the span has been acknowledged since it was placed, and no client has read it.
   CopySet known_in_sync() const { return in_sync() & (flags_ >> 4); }
   bool HoldsNothing() const { return known_in_sync() == 0 && in_sync() != 0; }
   // If so, and it is not doubtful, the span is a hole again; else false.
   bool Unplace();
 
-  // The same for a span that is to stay where it is: as if it was placed anew. Else false.
+  // The same for a span that is to keep its place: as if it was placed anew. Else false.
   bool PlaceAgain();
 
-  // Places the span, for the first time or after it was lost: all copies in sync, and unsettled. One presence and
+  // Places the span, for the first time or after it was lost: all copies in sync, and unsettled. One replica host and
   // `one_copy`: without generations, and settled.
-  void Place(absl::Span<const uint16_t> presences, bool one_copy);
+  void Place(absl::Span<const uint16_t> replica_hosts, bool one_copy);
 
   // All of a span that is lost was trimmed: it is a hole. Not if a copy that has missed something is left, since the
   // next owner might take it for the span.
@@ -109,23 +109,23 @@ class SpanCopies {
   SpanGeneration BeginTruth(int copy);
   // It was answered. False: something happened meanwhile; look again.
   bool EndTruth(int copy, SpanGeneration generation);
-  // Requests without data went to copies in sync, with `generation`; `answered` have answered, `missed` have not.
+  // Requests without data were sent to copies in sync, with `generation`; `answered` have answered, `missed` have not.
   // False: the span is unsettled still; look again.
   bool EndSettle(SpanGeneration generation, CopySet answered, CopySet missed);
 
   // A copy is to join: it takes its own place if it is a stale one, else that of a stale or an absent one, and is
   // stale. The place, or -1: there is none.
-  int Join(uint16_t presence);
-  // The copy, a stale one, is to be sent a request that creates, with the odd generation below the span's, by somebody
-  // who holds the gate for the whole span. The span's generation rises first, so the odd one is higher than any that
-  // the server had of the span, or is still to be trimmed with. Not without the gate: a change that creates a span is
-  // under way with the generation that it began with, and a second one with a higher would empty it.
+  int Join(uint16_t replica_host);
+  // The copy, a stale one, is to be sent a request that creates, with the odd generation below the span's, by an
+  // operation that holds the gate for the whole span. The span's generation rises first, so the odd one is higher than
+  // any that the server had of the span, or is still to be trimmed with. Not without the gate: a change that creates a
+  // span is under way with the generation that it began with, and a second one with a higher would empty it.
   void BeginOpen(int copy);
   // It has answered: it is empty, and catches up from now on.
   void Open(int copy);
-  // A copy that has caught up was sent a request of the span's generation, by somebody who holds the gate for the whole
-  // span. Answered: it is in sync. Else it is stale, and since it may have that generation, the span gets another one.
-  // CHECKs that it is catching up.
+  // A copy that has caught up was sent a request of the span's generation, by an operation that holds the gate for the
+  // whole span. Answered: it is in sync. Else it is stale, and since it may have that generation, the span gets another
+  // one. CHECKs that it is catching up.
   void EndJoin(int copy, bool answered);
   // Data that was read from a copy in sync was written to those that catch up; `stored` have it, the others become
   // stale.
@@ -133,16 +133,15 @@ class SpanCopies {
   // A new generation, which every copy in sync is to answer: those that have shown that they are alive.
   void BeginProof() { Raise(); }
   // The copy is no longer one of the span. If it was in sync, the span gets another generation, so that it refuses once
-  // the odd one below was sent there. The last one in sync stays, and false is returned.
+  // the odd one below was sent there. The last one in sync is not dropped, and false is returned.
   bool Drop(int copy);
-  // Of a span of a region that is attached: a copy that one of its members has, of an even generation. The newest of
-  // all members are in sync. Then EndLoad, once; `above`: the highest odd generation, of what is no copy, and
-  // `doubtful`: nobody knows whether the copies are alike. Without a copy, it is lost if `loses`, else a hole. False:
-  // it is lost.
-  void Load(uint16_t presence, SpanGeneration generation);
+  // Loads a member's copy of a span of a region that is attached. The generation is even. The newest of all members are
+  // in sync. Then EndLoad, once; `above`: the highest odd generation, of data that is no copy, and `doubtful`: it is
+  // unknown whether the copies are alike. Without a copy, it is lost if `loses`, else a hole. False: it is lost.
+  void Load(uint16_t replica_host, SpanGeneration generation);
   bool EndLoad(SpanGeneration above, bool doubtful, bool loses);
-  // Copies whose presences have died are absent from now on. False: that made the span lost. If no copy was ever known,
-  // it held nothing, and is a hole again.
+  // Copies whose replica hosts have died are absent from now on. False: that made the span lost. If no copy was ever
+  // known, it held nothing, and is a hole again.
   bool Bury(CopySet dead);
 
   friend bool operator==(const SpanCopies&, const SpanCopies&) = default;
@@ -159,7 +158,7 @@ class SpanCopies {
   // Some copies in sync have become stale.
   void Raise();
 
-  std::array<uint16_t, kMost> presences_{};
+  std::array<uint16_t, kMost> replica_hosts_{};
   uint32_t generation_ = 0;
   uint8_t states_ = 0;  // two bits a copy
   uint8_t flags_ = 0;

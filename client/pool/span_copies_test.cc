@@ -18,7 +18,7 @@ TEST(SpanCopiesTest, OneCopyHasNoGeneration) {
   EXPECT_FALSE(span.placed() || span.lost());
   span.Place({7}, /*one_copy=*/true);
   EXPECT_EQ(span.in_sync(), 1);
-  EXPECT_EQ(span.presence(0), 7);
+  EXPECT_EQ(span.replica_host(0), 7);
   EXPECT_EQ(span.EndChange(0, 0), Verdict::kAgain);
   span.NoteDoubt();
   EXPECT_FALSE(span.doubtful()) << "one copy does not differ from itself";
@@ -116,8 +116,8 @@ TEST(SpanCopiesTest, ACopyJoinsAndCatchesUp) {
   EXPECT_TRUE(span.unsettled());
 }
 
-// A register in a span of up to four copies on servers that follow the rule of adr/0014, whose messages are executed or
-// not, and answered or not. One operation at a time, as the gate makes those that overlap.
+// A register in a span of up to four copies on servers that follow the rule of adr/0014. Messages are executed or not,
+// and answered or not. One operation runs at a time, as the gate orders those that overlap.
 class Model {
  public:
   explicit Model(uint64_t seed) : random_(seed) { Place(); }
@@ -164,9 +164,9 @@ class Model {
 
   void Place() {
     const size_t count = 1 + Random(3);
-    std::vector<uint16_t> presences;
-    for (size_t i = 0; i < count; ++i) presences.push_back(static_cast<uint16_t>(i));
-    span_.Place(presences, /*one_copy=*/false);
+    std::vector<uint16_t> replica_hosts;
+    for (size_t i = 0; i < count; ++i) replica_hosts.push_back(static_cast<uint16_t>(i));
+    span_.Place(replica_hosts, /*one_copy=*/false);
     // A write that creates the leaf: of zeros here.
     for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
       servers_[copy] = {};
@@ -175,7 +175,7 @@ class Model {
     possible_ = {0};
   }
 
-  // A message with a value, or that only raises.
+  // A message with a value, or one that only raises the generation.
   Answer Send(int copy, SpanGeneration generation, std::optional<int> value, bool creates = false) {
     Server& server = servers_[copy];
     const bool arrives = Random(100) >= trouble_;
@@ -233,7 +233,7 @@ class Model {
         if ((span_.changed() >> copy & 1) == 0) continue;
         const Answer answer = Send(copy, span_.GenerationFor(copy), value);
         if (answer.stored && answer.answered) stored |= 1u << copy;
-        // One that catches up and has no leaf yet refuses: it misses the change.
+        // A copy that catches up and has no leaf yet refuses: it misses the change.
         EXPECT_FALSE(answer.other_generation && span_.state(copy) == CopyState::kInSync);
       }
       any_answer = any_answer || stored != 0;
@@ -259,7 +259,7 @@ class Model {
       ASSERT_EQ(servers_[copy].generation, Raw(span_.generation())) << "a copy in sync refuses a read";
       const int value = servers_[copy].value;
       ASSERT_TRUE(possible_.count(value)) << "copy " << copy << " has " << value;
-      // From now on it is this one, on all copies.
+      // From now on the value is this one, on all copies.
       possible_ = {value};
       ++reads_;
     }
@@ -279,7 +279,7 @@ class Model {
   void Repair() {
     if (!Settle() || std::popcount(span_.in_sync()) == SpanCopies::kMost) return;
     const int from = std::countr_zero(span_.in_sync());
-    const int copy = span_.Join(next_presence_++);
+    const int copy = span_.Join(next_replica_host_++);
     if (copy < 0) return;
     span_.BeginOpen(copy);
     const Answer opened = Send(copy, SpanGeneration{Raw(span_.generation()) - 1}, std::nullopt, /*creates=*/true);
@@ -299,7 +299,7 @@ class Model {
     span_.EndJoin(copy, raised.stored && raised.answered);
   }
 
-  // Whoever asks a copy that is not in sync for the owner's generation is refused.
+  // A read with the owner's generation is refused by a copy that is not in sync.
   void CheckOthersRefuse() {
     if (span_.doubtful()) return;
     for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
@@ -311,9 +311,9 @@ class Model {
   std::mt19937_64 random_;
   SpanCopies span_;
   std::array<Server, SpanCopies::kMost> servers_;
-  std::set<int> possible_;  // what a read may return
+  std::set<int> possible_;  // the values that a read may return
   int last_value_ = 0;
-  uint16_t next_presence_ = 100;
+  uint16_t next_replica_host_ = 100;
   uint64_t trouble_ = 0;  // of a hundred messages and answers, so many are lost
   int losses_ = 0;
   int reads_ = 0;

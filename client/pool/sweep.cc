@@ -12,7 +12,7 @@
 namespace nram {
 namespace {
 
-// The poller looks as often at a connection that nobody waits on.
+// The poller looks as often at a connection that no thread waits on.
 constexpr int64_t kSleepNs = 20 * kNsPerMs;
 
 bool IsUnanswered(const absl::Status& status) {
@@ -22,35 +22,35 @@ bool IsUnanswered(const absl::Status& status) {
 }  // namespace
 
 Sweep::~Sweep() {
-  for (const Errand& errand : errands_) CHECK_EQ(errand.state, Errand::kOver) << "a sweep went away under way";
+  for (const Leg& leg : legs_) CHECK_EQ(leg.state, Leg::kOver) << "a sweep went away under way";
 }
 
-Sweep::Errand* Sweep::Add(const IoPlace& place, const RegionMap::Target& target, const MessageHeader& request,
-                          int64_t deadline_ns) {
-  Errand& errand = errands_.emplace_back();
-  errand.sweep = this;
-  errand.place = place;
-  errand.session = place.sessions->at(target.server);
-  errand.incarnation = target.incarnation;
-  errand.unsure = target.known == RegionMap::Known::kPerhaps;
-  errand.call.request = request;
-  errand.call.deadline_ns = deadline_ns;
-  errand.call.done = &OnCallDone;
-  errand.call.context = &errand;
-  errand.waiter.what = Waiter::For::kConnection;
-  errand.waiter.deadline_ns = deadline_ns;
-  errand.waiter.resume = &OnResume;
-  errand.waiter.context = &errand;
-  return &errand;
+Sweep::Leg* Sweep::Add(const IoPlace& place, const RegionMap::Target& target, const MessageHeader& request,
+                       int64_t deadline_ns) {
+  Leg& leg = legs_.emplace_back();
+  leg.sweep = this;
+  leg.place = place;
+  leg.session = place.sessions->at(target.server);
+  leg.incarnation = target.incarnation;
+  leg.unsure = target.known == RegionMap::Known::kPerhaps;
+  leg.call.request = request;
+  leg.call.deadline_ns = deadline_ns;
+  leg.call.done = &OnCallDone;
+  leg.call.context = &leg;
+  leg.waiter.what = Waiter::For::kConnection;
+  leg.waiter.deadline_ns = deadline_ns;
+  leg.waiter.resume = &OnResume;
+  leg.waiter.context = &leg;
+  return &leg;
 }
 
 void Sweep::AddTrim(const IoPlace& place, uint8_t flags, const ChunkRange& range, int64_t deadline_ns) {
   const uint64_t end_span = (range.end() + kChunksPerSpan - 1) / kChunksPerSpan;
   for (const RegionMap::Target& target : place.map->Whereabouts(range.first / kChunksPerSpan, end_span)) {
     const TrimRequest trim{.region = place.map->key().id, .range = range, .epoch = place.map->key().epoch};
-    Errand* const errand = Add(place, target, MessageHeader(trim, flags), deadline_ns);
+    Leg* const leg = Add(place, target, MessageHeader(trim, flags), deadline_ns);
     if ((flags & kFlagReservation) != 0) {
-      errand->trim = place.map->BeginTrim(target.server, errand->session->room());
+      leg->trim = place.map->BeginTrim(target.server, leg->session->room());
     }
   }
 }
@@ -66,11 +66,11 @@ void Sweep::Start(IoClass io_class, Callback callback, void* context) {
   io_class_ = io_class;
   callback_ = callback;
   callback_context_ = context;
-  left_ = errands_.size() + 1;
-  for (Errand& errand : errands_) {
-    errand.call.wait_expected = callback == nullptr;
-    errand.waiter.urgent = io_class == IoClass::kUrgent;
-    Launch(&errand);
+  left_ = legs_.size() + 1;
+  for (Leg& leg : legs_) {
+    leg.call.wait_expected = callback == nullptr;
+    leg.waiter.urgent = io_class == IoClass::kUrgent;
+    Launch(&leg);
   }
   if (callback != nullptr) EndOne();
 }
@@ -94,104 +94,104 @@ void Sweep::StartCopied(const IoPlace& place, const IoRequest& request, Callback
 absl::Status Sweep::Wait() {
   if (copied_ != nullptr) return copied_->Wait();
   absl::Status first_error = failed_;
-  for (Errand& errand : errands_) {
-    while (errand.state != Errand::kOver) {
-      Transport* const transport = errand.transport;
-      if (transport != nullptr && !errand.call.is_done()) {
-        transport->Wait(&errand.call);
+  for (Leg& leg : legs_) {
+    while (leg.state != Leg::kOver) {
+      Transport* const transport = leg.transport;
+      if (transport != nullptr && !leg.call.is_done()) {
+        transport->Wait(&leg.call);
         continue;
       }
       // Another thread is judging it, or it waits for its server.
-      uint32_t expected = Errand::kRunning;
-      if (errand.state.compare_exchange_strong(expected, Errand::kSleeping) || expected == Errand::kSleeping) {
-        FutexWaitUntil(&errand.state, Errand::kSleeping, errand.place.environment->NowNs() + kSleepNs);
+      uint32_t expected = Leg::kRunning;
+      if (leg.state.compare_exchange_strong(expected, Leg::kSleeping) || expected == Leg::kSleeping) {
+        FutexWaitUntil(&leg.state, Leg::kSleeping, leg.place.environment->NowNs() + kSleepNs);
       }
     }
-    if (first_error.ok()) first_error = errand.status;
+    if (first_error.ok()) first_error = leg.status;
   }
   return first_error;
 }
 
-void Sweep::Launch(Errand* errand) {
-  errand->times_up = errand->session->times_up();
-  ServerLife* const life = errand->session->life();
-  if (life->incarnation != errand->incarnation) {
+void Sweep::Launch(Leg* leg) {
+  leg->times_up = leg->session->times_up();
+  ServerLife* const life = leg->session->life();
+  if (life->incarnation != leg->incarnation) {
     // It has restarted: nothing is left there to free. But a trim must not hide that the rest is lost.
-    const bool is_loss = errand->call.request.op == Op::kTrim && !errand->unsure;
-    return End(errand, !is_loss ? absl::OkStatus()
-                                : absl::DataLossError(
-                                      absl::StrCat("memory server ", errand->session->name(), " has restarted")));
+    const bool is_loss = leg->call.request.op == Op::kTrim && !leg->unsure;
+    return End(leg, !is_loss
+                        ? absl::OkStatus()
+                        : absl::DataLossError(absl::StrCat("memory server ", leg->session->name(), " has restarted")));
   }
   if (!life->connected()) {
-    return Retry(errand, absl::UnavailableError(
-                             absl::StrCat("memory server ", errand->session->name(), ": a connection is down")));
+    return Retry(
+        leg, absl::UnavailableError(absl::StrCat("memory server ", leg->session->name(), ": a connection is down")));
   }
   Transport* const transport = life->transport(io_class_);
-  errand->transport = transport;
-  transport->Start(&errand->call);
+  leg->transport = transport;
+  transport->Start(&leg->call);
 }
 
-void Sweep::Judge(Errand* errand) {
-  const Call& call = errand->call;
-  errand->transport = nullptr;
-  errand->sent = errand->sent || call.sent;
-  const absl::Status status = CallStatus(call, errand->session->name());
+void Sweep::Judge(Leg* leg) {
+  const Call& call = leg->call;
+  leg->transport = nullptr;
+  leg->sent = leg->sent || call.sent;
+  const absl::Status status = CallStatus(call, leg->session->name());
   if (call.code == absl::StatusCode::kOk) {
     if (call.reason == Reason::kUnknownRegion) {
-      const bool nothing_there = call.request.op == Op::kDestroy || errand->unsure;
-      return End(errand, nothing_there ? absl::OkStatus() : absl::DataLossError(status.message()));
+      const bool nothing_there = call.request.op == Op::kDestroy || leg->unsure;
+      return End(leg, nothing_there ? absl::OkStatus() : absl::DataLossError(status.message()));
     }
-    if (call.reason != Reason::kLeaseEnded && call.reason != Reason::kFenced) return End(errand, status);
-    if (call.reason == Reason::kLeaseEnded) errand->session->NoteLeaseEnded(errand->times_up);
-    return Retry(errand, status);
+    if (call.reason != Reason::kLeaseEnded && call.reason != Reason::kFenced) return End(leg, status);
+    if (call.reason == Reason::kLeaseEnded) leg->session->NoteLeaseEnded(leg->times_up);
+    return Retry(leg, status);
   }
-  errand->session->Suspect();
-  if (call.code == absl::StatusCode::kDeadlineExceeded) return End(errand, status);
-  Retry(errand, status);  // nobody was there, or the answer was garbled
+  leg->session->Suspect();
+  if (call.code == absl::StatusCode::kDeadlineExceeded) return End(leg, status);
+  Retry(leg, status);  // the server was away, or the answer was garbled
 }
 
-void Sweep::Retry(Errand* errand, const absl::Status& why) {
-  errand->status = why;
-  if (!errand->session->WaitFor(&errand->waiter)) Resume(errand);
+void Sweep::Retry(Leg* leg, const absl::Status& why) {
+  leg->status = why;
+  if (!leg->session->WaitFor(&leg->waiter)) Resume(leg);
 }
 
-void Sweep::Resume(Errand* errand) {
-  switch (errand->waiter.outcome) {
+void Sweep::Resume(Leg* leg) {
+  switch (leg->waiter.outcome) {
     case Waiter::Outcome::kUsable:
-      if (errand->place.environment->NowNs() < errand->call.deadline_ns) return Launch(errand);
+      if (leg->place.environment->NowNs() < leg->call.deadline_ns) return Launch(leg);
       break;
     case Waiter::Outcome::kAwayTooLong:
-      return End(errand, absl::UnavailableError(errand->session->last_error().message()));
+      return End(leg, absl::UnavailableError(leg->session->last_error().message()));
     case Waiter::Outcome::kClosing:
-      return End(errand, absl::UnavailableError("the pool is being closed"));
+      return End(leg, absl::UnavailableError("the pool is being closed"));
     default:
       break;
   }
-  End(errand, absl::UnavailableError(errand->status.message()));
+  End(leg, absl::UnavailableError(leg->status.message()));
 }
 
-void Sweep::End(Errand* errand, const absl::Status& status) {
-  errand->status = status;
-  errand->session->NoteFreed();
-  if (errand->call.request.op == Op::kDestroy && IsUnanswered(status) && !NRAM_PLANTED(destroy_forgotten)) {
-    const RegionKey& key = errand->place.map->key();
-    errand->session->DestroyLater({key.id, key.epoch, errand->incarnation});
+void Sweep::End(Leg* leg, const absl::Status& status) {
+  leg->status = status;
+  leg->session->NoteFreed();
+  if (leg->call.request.op == Op::kDestroy && IsUnanswered(status) && !NRAM_PLANTED(destroy_forgotten)) {
+    const RegionKey& key = leg->place.map->key();
+    leg->session->DestroyLater({key.id, key.epoch, leg->incarnation});
   }
-  if ((errand->call.request.flags & kFlagReservation) != 0) EndKeepingTrim(errand);
-  // From here on a sweep that somebody waits for may be gone.
+  if ((leg->call.request.flags & kFlagReservation) != 0) EndKeepingTrim(leg);
+  // From here on a sweep that a thread waits for may be destroyed.
   const bool has_callback = callback_ != nullptr;
-  if (errand->state.exchange(Errand::kOver) == Errand::kSleeping) FutexWakeAll(&errand->state);
+  if (leg->state.exchange(Leg::kOver) == Leg::kSleeping) FutexWakeAll(&leg->state);
   if (has_callback) EndOne();
 }
 
-void Sweep::EndKeepingTrim(Errand* errand) {
-  const Call& call = errand->call;
-  RegionRoom::TrimEnd end{errand->sent, call.is_done() && call.code == absl::StatusCode::kOk, std::nullopt};
-  if (errand->status.ok() && end.answered && call.reason == Reason::kOk) {
+void Sweep::EndKeepingTrim(Leg* leg) {
+  const Call& call = leg->call;
+  RegionRoom::TrimEnd end{leg->sent, call.is_done() && call.code == absl::StatusCode::kOk, std::nullopt};
+  if (leg->status.ok() && end.answered && call.reason == Reason::kOk) {
     end.kept_chunks = static_cast<uint32_t>(call.kept_bytes / kChunkBytes);
   }
-  errand->place.map->EndTrim(errand->session->index(), errand->session->room(), errand->trim, end);
-  errand->session->NoteReturned();
+  leg->place.map->EndTrim(leg->session->index(), leg->session->room(), leg->trim, end);
+  leg->session->NoteReturned();
 }
 
 void Sweep::EndOne() {

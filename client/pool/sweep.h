@@ -27,12 +27,12 @@ class Sweep {
   Sweep(const Sweep&) = delete;
   Sweep& operator=(const Sweep&) = delete;
 
-  // Blocks until the operation that was started is done and returns its result: the first error. With a callback: only
-  // when that runs.
+  // Blocks until the operation that was started is done and returns its result: the first error. If there is a
+  // callback, call this only when it runs.
   absl::Status Wait();
 
   // --- For Region. Add as often as is needed, then Start.
-  // `flags`: of the request. With kFlagReservation the freed room stays the region's.
+  // `flags`: of the request. With kFlagReservation the freed room remains the region's.
   void AddTrim(const IoPlace& place, uint8_t flags, const ChunkRange& range, int64_t deadline_ns);
   void AddDestroy(const IoPlace& place, int64_t deadline_ns);
   // Does not block. The callback, if any, is the last thing that touches the operation.
@@ -43,8 +43,8 @@ class Sweep {
   void Fail(const absl::Status& status, Callback callback, void* context);
 
  private:
-  // A request to one server on one region's behalf. Whoever brings its event has it.
-  struct Errand {
+  // A request to one server on one region's behalf. The thread that brings its event has it.
+  struct Leg {
     static constexpr uint32_t kRunning = 0, kSleeping = 1, kOver = 2;
 
     Call call;
@@ -62,29 +62,29 @@ class Sweep {
     std::atomic<uint32_t> state{kRunning};
   };
 
-  Errand* Add(const IoPlace& place, const RegionMap::Target& target, const MessageHeader& request, int64_t deadline_ns);
-  // Each of these leaves the errand called, waiting or over.
-  void Launch(Errand* errand);
-  void Judge(Errand* errand);
-  void Retry(Errand* errand, const absl::Status& why);
-  void Resume(Errand* errand);
-  void End(Errand* errand, const absl::Status& status);
-  void EndKeepingTrim(Errand* errand);
+  Leg* Add(const IoPlace& place, const RegionMap::Target& target, const MessageHeader& request, int64_t deadline_ns);
+  // Each of these leaves the request called, waiting or over.
+  void Launch(Leg* leg);
+  void Judge(Leg* leg);
+  void Retry(Leg* leg, const absl::Status& why);
+  void Resume(Leg* leg);
+  void End(Leg* leg, const absl::Status& status);
+  void EndKeepingTrim(Leg* leg);
   static void OnCallDone(Call* call) {
-    auto* const errand = static_cast<Errand*>(call->context);
-    errand->sweep->Judge(errand);
+    auto* const leg = static_cast<Leg*>(call->context);
+    leg->sweep->Judge(leg);
   }
   static void OnResume(Waiter* waiter) {
-    auto* const errand = static_cast<Errand*>(waiter->context);
-    errand->sweep->Resume(errand);
+    auto* const leg = static_cast<Leg*>(waiter->context);
+    leg->sweep->Resume(leg);
   }
   void EndOne();
 
-  std::deque<Errand> errands_;
+  std::deque<Leg> legs_;
   std::unique_ptr<Io> copied_;
   IoClass io_class_ = IoClass::kBulk;
   absl::Status failed_;
-  std::atomic<size_t> left_{0};  // errands that are not over, and one while they are started; counts for a callback
+  std::atomic<size_t> left_{0};  // requests that are not over, and one while they are started; counts for a callback
   Callback callback_ = nullptr;
   void* callback_context_ = nullptr;
 };

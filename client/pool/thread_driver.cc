@@ -36,7 +36,7 @@ class ThreadDriver : public SessionDriver, private Poller::Client {
     Join();
     if (begun_.load()) poller_->Remove(this);
   }
-  // False: there is no thread (a limit of processes, or of memory). Nobody knows of the driver then.
+  // False: there is no thread (a limit of processes, or of memory). No other object knows of the driver then.
   bool Begin() {
     try {
       thread_ = std::thread([this] {
@@ -75,7 +75,7 @@ class ThreadDriver : public SessionDriver, private Poller::Client {
   // Blocks until the action's deadline at most.
   SessionOutcome Perform(SessionAction* action);
   void Dial(const SessionAction& action, SessionOutcome* outcome);
-  // Where the data plane is. *owner: who must listen there, of a Unix socket.
+  // Where the data plane is. *owner: the user that must listen there, of a Unix socket.
   absl::StatusOr<Endpoint> FindDataPlane(const ServerHello& hello, std::optional<uid_t>* owner);
   void Connect(const SessionAction& action, SessionOutcome* outcome);
   void Ping(const SessionAction& action, SessionOutcome* outcome);
@@ -170,10 +170,10 @@ absl::StatusOr<Endpoint> ThreadDriver::FindDataPlane(const ServerHello& hello, s
   const Endpoint& endpoint = session_->endpoint();
   const bool same_host = hello.host.boot_id == BootId() && hello.host.boot_id != "unknown";
   absl::Status no_socket = absl::NotFoundError("it names none");
-  // Who this client is to the server must not depend on the plane: by a certificate on both, or as a user on both.
+  // This client's identity at the server must not depend on the plane: a certificate on both, or a user on both.
   const bool may_be_local = session_->options().unix_sockets && session_->options().tls == nullptr && same_host;
   if (!hello.data_socket.empty() && (endpoint.is_unix() || may_be_local)) {
-    // Where the control plane is a socket, the data plane is beside it, whatever the server's own files are.
+    // If the control plane is a Unix socket, the data plane is beside it, wherever the server has its own files.
     const std::string path = endpoint.is_unix() ? DataSocketBeside(endpoint.path) : hello.data_socket;
     const absl::StatusOr<uid_t> listener = CheckDataSocket(path);
     if (listener.ok()) {

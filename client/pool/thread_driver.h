@@ -8,7 +8,7 @@
 
 namespace nram {
 
-// A pool's edge on this machine: its clock, a thread for each session that carries out what the session asks for by
+// A pool's edge on this machine: its clock, a thread for each session that carries out the session's actions by
 // blocking calls, sockets to the servers' data planes and gRPC to their control planes.
 std::unique_ptr<PoolEdge> NewThreadEdge(const PoolOptions& options);
 

@@ -11,7 +11,7 @@
 
 namespace nram {
 
-absl::Status VersionCalls::Errand::status() const {
+absl::Status VersionCalls::Leg::status() const {
   if (asked) return CallStatus(call, session->name());
   return absl::UnavailableError(absl::StrCat("memory server ", session->name(), " does not answer"));
 }
@@ -22,50 +22,50 @@ void VersionCalls::Add(const IoPlace& place, const CopyMap::Life& life, const Me
   ServerSession* const session = place.sessions->at(life.server);
   const ServerLife* const now = session->life();
   if (now == nullptr || now->incarnation != life.incarnation) return;
-  Errand& errand = errands_.emplace_back();
-  errand.calls = this;
-  errand.life = life;
-  errand.session = session;
-  errand.call.request = request;
+  Leg& leg = legs_.emplace_back();
+  leg.calls = this;
+  leg.life = life;
+  leg.session = session;
+  leg.call.request = request;
 }
 
 void VersionCalls::Start(const IoPlace& place, IoClass io_class, int64_t deadline_ns, Done done, void* context) {
   map_ = place.map;
   done_ = done;
   done_context_ = context;
-  left_ = errands_.size() + 1;
-  for (Errand& errand : errands_) {
-    errand.times_up = errand.session->times_up();
-    ServerLife* const life = errand.session->life();
-    errand.asked = life->incarnation == errand.life.incarnation && life->connected();
-    if (!errand.asked) {
+  left_ = legs_.size() + 1;
+  for (Leg& leg : legs_) {
+    leg.times_up = leg.session->times_up();
+    ServerLife* const life = leg.session->life();
+    leg.asked = life->incarnation == leg.life.incarnation && life->connected();
+    if (!leg.asked) {
       EndOne();
       continue;
     }
-    errand.call.deadline_ns = deadline_ns;
-    errand.call.done = &OnCallDone;
-    errand.call.context = &errand;
-    life->transport(io_class)->Start(&errand.call);
+    leg.call.deadline_ns = deadline_ns;
+    leg.call.done = &OnCallDone;
+    leg.call.context = &leg;
+    life->transport(io_class)->Start(&leg.call);
   }
   EndOne();
 }
 
 void VersionCalls::OnCallDone(Call* call) {
-  auto* const errand = static_cast<Errand*>(call->context);
-  errand->calls->Judge(errand);
-  errand->calls->EndOne();
+  auto* const leg = static_cast<Leg*>(call->context);
+  leg->calls->Judge(leg);
+  leg->calls->EndOne();
 }
 
-void VersionCalls::Judge(Errand* errand) {
-  ServerSession* const session = errand->session;
-  if (errand->call.code != absl::StatusCode::kOk) {
+void VersionCalls::Judge(Leg* leg) {
+  ServerSession* const session = leg->session;
+  if (leg->call.code != absl::StatusCode::kOk) {
     session->Suspect();
-    if (errand->call.code == absl::StatusCode::kDeadlineExceeded) session->NoteSilence();
+    if (leg->call.code == absl::StatusCode::kDeadlineExceeded) session->NoteSilence();
     return;
   }
-  switch (errand->call.reason) {
+  switch (leg->call.reason) {
     case Reason::kLeaseEnded:
-      return session->NoteLeaseEnded(errand->times_up);
+      return session->NoteLeaseEnded(leg->times_up);
     case Reason::kFenced:
       return session->Suspect();
     case Reason::kStaleEpoch:
@@ -91,7 +91,7 @@ bool AddOwedDrops(const IoPlace& place, VersionCalls* calls) {
       continue;
     }
     is_owed = true;
-    // Nobody has opened what is in no record.
+    // No client has opened a version that is in no record.
     calls->Add(place, debt.life,
                MessageHeader(DropVersionRequest{
                    .region = key.id, .epoch = key.epoch, .first = debt.first, .last = debt.last, .force = debt.force}));
@@ -100,11 +100,11 @@ bool AddOwedDrops(const IoPlace& place, VersionCalls* calls) {
 }
 
 void NoteOwedDrops(const IoPlace& place, const VersionCalls& drops) {
-  for (const VersionCalls::Errand& errand : drops.errands()) {
-    const bool is_unbound = errand.call.reason == Reason::kLeaseEnded || errand.call.reason == Reason::kFenced;
-    if (errand.answered() && !is_unbound) continue;
-    const auto drop = errand.call.request.as<DropVersionRequest>();
-    place.map->AddVersionDebt({errand.life, drop.first, drop.last, drop.force});
+  for (const VersionCalls::Leg& leg : drops.legs()) {
+    const bool is_unbound = leg.call.reason == Reason::kLeaseEnded || leg.call.reason == Reason::kFenced;
+    if (leg.answered() && !is_unbound) continue;
+    const auto drop = leg.call.request.as<DropVersionRequest>();
+    place.map->AddVersionDebt({leg.life, drop.first, drop.last, drop.force});
   }
 }
 
@@ -142,10 +142,10 @@ absl::StatusOr<DroppedVersions> DropVersionsOf(const IoPlace& place, VersionNumb
   NoteOwedDrops(place, calls);
   NRAM_RETURN_IF_ERROR(place.map->CheckUsable());
   DroppedVersions dropped;
-  for (const VersionCalls::Errand& errand : calls.errands()) {
-    dropped.unanswered += errand.answered() ? 0 : 1;
-    if (!errand.done()) continue;
-    const auto reply = FromWords<DropVersionReply>(errand.call.answer);
+  for (const VersionCalls::Leg& leg : calls.legs()) {
+    dropped.unanswered += leg.answered() ? 0 : 1;
+    if (!leg.done()) continue;
+    const auto reply = FromWords<DropVersionReply>(leg.call.answer);
     dropped.freed_bytes += reply.freed_bytes;
     dropped.held = std::max(dropped.held, reply.held);
   }

@@ -14,10 +14,10 @@
 
 namespace nram {
 
-// Not thread-safe, but for the end.
+// Not thread-safe, except for the end.
 class VersionCalls {
  public:
-  struct Errand {
+  struct Leg {
     Call call;
     VersionCalls* calls = nullptr;
     CopyMap::Life life;
@@ -37,22 +37,23 @@ class VersionCalls {
   VersionCalls& operator=(const VersionCalls&) = delete;
 
   // Nothing may be under way.
-  void Clear() { errands_.clear(); }
+  void Clear() { legs_.clear(); }
   // To that life of a server; nothing if it is over.
   void Add(const IoPlace& place, const CopyMap::Life& life, const MessageHeader& request);
   // `done` runs once, when all have ended: on any thread, perhaps before Start returns. It is the last to touch this.
-  // If there is nothing to be sent, it runs too. What answers say of sessions, leases and owners has been noted then.
+  // If there is nothing to be sent, it runs too. The answers' words of sessions, leases and owners have been noted by
+  // then.
   void Start(const IoPlace& place, IoClass io_class, int64_t deadline_ns, Done done, void* context);
-  const std::deque<Errand>& errands() const { return errands_; }
+  const std::deque<Leg>& legs() const { return legs_; }
 
  private:
   static void OnCallDone(Call* call);
-  void Judge(Errand* errand);
+  void Judge(Leg* leg);
   void EndOne();
 
-  std::deque<Errand> errands_;
+  std::deque<Leg> legs_;
   RegionMap* map_ = nullptr;
-  std::atomic<size_t> left_{0};  // errands under way, and one while they are started
+  std::atomic<size_t> left_{0};  // requests under way, and one while they are started
   Done done_ = nullptr;
   void* done_context_ = nullptr;
 };
@@ -60,13 +61,13 @@ class VersionCalls {
 // The outcome of a drop of versions.
 struct DroppedVersions {
   uint64_t freed_bytes = 0;
-  uint32_t held = 0;        // that stay at some server, since they are held there
+  uint32_t held = 0;        // that remain at some server, since they are held there
   uint32_t unanswered = 0;  // servers, which drop them with the next drop or snapshot when they are back
 };
 
-// Drops the region's versions [first, last] wherever it is, but none that is sealed from now on, and what other drops
-// have left. FAILED_PRECONDITION:
-// another client has taken the region over. Blocks until all have answered that can be asked, or the deadline.
+// Drops the region's versions [first, last] wherever it is, but none that is sealed from now on, and the leftovers of
+// other drops. FAILED_PRECONDITION: another client has taken the region over. Blocks until all have answered that can
+// be asked, or the deadline.
 absl::StatusOr<DroppedVersions> DropVersionsOf(const IoPlace& place, VersionNumber first, VersionNumber last,
                                                bool force, IoClass io_class, int64_t deadline_ns);
 // Adds the drops that servers have missed and can be asked for now to `calls`. True: there are some.

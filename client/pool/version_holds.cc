@@ -63,7 +63,7 @@ void VersionHolds::PayOwed(ServerSession* session, int64_t deadline_ns) {
       if (it == owed_.end() || it->session != session) return;
       key = *it;
       owed_.erase(it);
-      entry = BeginTurnLocked(key, deadline_ns);  // nobody has it
+      entry = BeginTurnLocked(key, deadline_ns);  // no thread has it
     }
     if (!SendRelease(key, entry, deadline_ns)) return;
   }
@@ -92,7 +92,7 @@ absl::StatusOr<VersionHolds::Hold> VersionHolds::Take(ServerSession* session, ui
   MutexLock lock(&mu_);
   if (status.ok()) ++entry->handles;
   EndTurnLocked(key, entry);
-  // Whoever has let go while this has asked owes it still, unless there is a handle again.
+  // A hold released during this request still owes its release, unless there is a handle again.
   if (status.ok()) {
     owed_.erase(key);
     return Hold(this, key);
@@ -108,7 +108,7 @@ void VersionHolds::Release(const Key& key) {
     MutexLock lock(&mu_);
     entry = BeginTurnLocked(key, deadline_ns);
     if (entry == nullptr) {
-      // Somebody else asks for it, and has no answer.
+      // Another thread asks for it, and has no answer.
       if (--entries_[key].handles == 0 && owed_.size() < kOwedMax) owed_.insert(key);
       return;
     }

@@ -2,7 +2,7 @@
 #define NRAM_CLIENT_POOL_VERSION_HOLDS_H_
 
 // A pool's claims on versions at servers (adr/0019). A lease has a version's hold once; so the handles of a version are
-// counted here, and the last one that goes releases it.
+// counted here, and the end of the last one releases it.
 
 #include <compare>
 #include <cstdint>
@@ -33,10 +33,10 @@ class VersionHolds {
  public:
   explicit VersionHolds(Environment* environment) : environment_(environment) {}
   VersionHolds(const VersionHolds&) = delete;
-  ~VersionHolds();  // CHECKs that all have gone
+  ~VersionHolds();  // CHECKs that all have ended
 
-  // Goes with its last handle. Its end blocks for kReleaseMs at most. If the server does not answer then, it is told
-  // later, at another hold's end or beginning there, or the hold goes with the lease.
+  // Ends with its last handle. Its end blocks for kReleaseMs at most. If the server does not answer then, the release
+  // is sent later, at another hold's end or beginning there, or the hold ends with the lease.
   class Hold {
    public:
     Hold(Hold&& other) noexcept : holds_(std::exchange(other.holds_, nullptr)), key_(other.key_) {}
@@ -63,7 +63,7 @@ class VersionHolds {
 
   struct Entry {
     int handles = 0;
-    bool busy = false;  // somebody asks the server
+    bool busy = false;  // a thread asks the server
   };
   void Release(const Key& key);
   // Has the entry for this caller. To be given back by EndTurn. Null: others have it until the deadline.
@@ -74,7 +74,7 @@ class VersionHolds {
   bool SendRelease(const Key& key, Entry* entry, int64_t deadline_ns);
   // A release that has no answer, or that of a hold that has none, is sent again later. True: so it is.
   bool OweLocked(const Key& key, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Tells the server what it has missed: until it does not answer, or the deadline, or for kReleaseMs.
+  // Sends the server the releases that it has missed: until it does not answer, or the deadline, or for kReleaseMs.
   void PayOwed(ServerSession* session, int64_t deadline_ns);
 
   Environment* const environment_;

@@ -41,7 +41,7 @@ absl::StatusOr<SealedVersion> VersionSeal::Wait() {
 }
 
 void VersionSeal::OnEvent() {
-  // While a thread is here, another leaves what it brings to that one.
+  // While a thread is here, another one leaves its event to that one.
   if (events_.fetch_add(1) != 0) return;
   do {
     Next next = Next::kStep;
@@ -147,7 +147,7 @@ VersionSeal::Next VersionSeal::Enter() {
   gate_.kind = GatePlace::Kind::kSeal;
   gate_.region = place_.map->key().id;
   gate_.range = {0, kRegionChunksMax};
-  // Whoever comes later waits behind this, also for one slow change of another part.
+  // Later changes wait behind this one, also for a slow change of another part.
   gate_.deadline_ns = std::min(deadline_ns_, place_.environment->NowNs() + kMissNs);
   gate_.context = this;
   gate_.resume = [](GatePlace* place) { static_cast<VersionSeal*>(place->context)->OnEvent(); };
@@ -166,7 +166,7 @@ VersionSeal::Next VersionSeal::Look() {
     state_ = State::kSettle;  // those behind it were let in
     return Next::kStep;
   }
-  // In the gate no span changes. What has become doubtful since is settled outside.
+  // In the gate no span changes. Spans that have become doubtful since are settled outside.
   if (place_.map->CheckUsable().ok() && !copies()->HasLoss() && copies()->NextToSettle(0) == UINT64_MAX) {
     state_ = State::kSeal;
     return Next::kStep;
@@ -196,9 +196,9 @@ VersionSeal::Next VersionSeal::Seal() {
 }
 
 void VersionSeal::GiveUp(VersionNumber number) {
-  for (const VersionCalls::Errand& errand : calls_.errands()) {
-    if (errand.done() || (errand.asked && !errand.answered())) {
-      place_.map->AddVersionDebt({errand.life, number, number});
+  for (const VersionCalls::Leg& leg : calls_.legs()) {
+    if (leg.done() || (leg.asked && !leg.answered())) {
+      place_.map->AddVersionDebt({leg.life, number, number});
     }
   }
 }
@@ -206,16 +206,16 @@ void VersionSeal::GiveUp(VersionNumber number) {
 absl::Status VersionSeal::NoMembers() const {
   const std::string region = FormatId(Raw(place_.map->key().id));
   absl::Status first;
-  for (const VersionCalls::Errand& errand : calls_.errands()) {
-    if (errand.done()) continue;
-    if (errand.answered() && errand.call.reason == Reason::kFull) {
+  for (const VersionCalls::Leg& leg : calls_.legs()) {
+    if (leg.done()) continue;
+    if (leg.answered() && leg.call.reason == Reason::kFull) {
       return absl::ResourceExhaustedError(absl::StrCat("region ", region, " has 1,024 versions at memory server ",
-                                                       errand.session->name(),
+                                                       leg.session->name(),
                                                        ", or that has no room for another: drop some"));
     }
-    if (first.ok()) first = errand.status();
+    if (first.ok()) first = leg.status();
   }
-  if (calls_.errands().empty()) {
+  if (calls_.legs().empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("region ", region, " is on no server yet: nothing was written to it"));
   }
@@ -230,19 +230,19 @@ VersionSeal::Next VersionSeal::Judge() {
   bool is_old = false;
   bool has_new = false;  // one has refused for the first time
   VersionNumber highest = number;
-  for (const VersionCalls::Errand& errand : calls_.errands()) {
-    if (errand.done()) members.push_back(errand.life);
-    // Planted: it may seal the version later, with what was changed since.
-    if (NRAM_PLANTED(publish_late_member) && errand.asked && !errand.answered()) members.push_back(errand.life);
-    if (!errand.answered()) continue;
-    // The server has freed what it had of the region.
-    if (errand.call.reason == Reason::kUnknownRegion) copies()->Bury(errand.life);
+  for (const VersionCalls::Leg& leg : calls_.legs()) {
+    if (leg.done()) members.push_back(leg.life);
+    // Planted: it may seal the version later, with the changes made since.
+    if (NRAM_PLANTED(publish_late_member) && leg.asked && !leg.answered()) members.push_back(leg.life);
+    if (!leg.answered()) continue;
+    // The server has freed its data of the region.
+    if (leg.call.reason == Reason::kUnknownRegion) copies()->Bury(leg.life);
     // It was sealed there, or yielded or was dropped since.
-    if (errand.call.reason != Reason::kOldVersion && errand.call.reason != Reason::kUnknownSnapshot) continue;
+    if (leg.call.reason != Reason::kOldVersion && leg.call.reason != Reason::kUnknownSnapshot) continue;
     is_old = true;
-    const uint64_t incarnation = errand.life.incarnation;
+    const uint64_t incarnation = leg.life.incarnation;
     if (place_.map->IsRefuser(incarnation)) continue;
-    highest = std::max(highest, FromWords<SealReply>(errand.call.answer).newest);
+    highest = std::max(highest, FromWords<SealReply>(leg.call.answer).newest);
     if (absl::c_linear_search(refused_, incarnation)) {
       place_.map->NoteRefuser(incarnation);
       continue;
@@ -251,7 +251,7 @@ VersionSeal::Next VersionSeal::Judge() {
     has_new = true;
   }
   if (absl::Status status = place_.map->CheckUsable(); !status.ok()) return End(status);
-  // Whoever has nothing of it need not stay for it.
+  // A server without data of the region need not be a member.
   const auto is_used = [&](const CopyMap::Life& life) { return copies()->IsUsed(life.server); };
   if (std::any_of(members.begin(), members.end(), is_used)) {
     std::erase_if(members, [&](const CopyMap::Life& life) { return !is_used(life); });
@@ -276,10 +276,10 @@ VersionSeal::Next VersionSeal::Judge() {
     GiveUp(number);
     return End(NoMembers());
   }
-  // Whether they will execute it, nobody knows, and then it is of another time.
-  for (const VersionCalls::Errand& errand : calls_.errands()) {
+  // It is unknown whether they will execute it, and then it is of another time.
+  for (const VersionCalls::Leg& leg : calls_.legs()) {
     if (NRAM_PLANTED(publish_late_member)) break;
-    if (errand.asked && !errand.answered()) place_.map->AddVersionDebt({errand.life, number, number});
+    if (leg.asked && !leg.answered()) place_.map->AddVersionDebt({leg.life, number, number});
   }
   return End(sealed);
 }

@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_POOL_VERSION_SEAL_H_
 #define NRAM_CLIENT_POOL_VERSION_SEAL_H_
 
-// How the owner of a region seals a version of it (adr/0019): what is in doubt is settled; then no change is under way,
+// How the owner of a region seals a version of it (adr/0019): doubtful spans are settled; then no change is under way,
 // and all servers seal at the same time.
 
 #include <atomic>
@@ -16,11 +16,11 @@
 
 namespace nram {
 
-// A version that is there. Whoever is to read it later needs to know this.
+// A version that is there. A later reader needs these fields.
 struct SealedVersion {
   VersionNumber number{};
   std::vector<uint64_t> incarnations;  // its members: the lives of servers that have answered their seal in time
-  uint32_t least_in_sync = 0;          // each span has so many copies in sync at least on members
+  uint32_t least_in_sync = 0;          // the least number of copies in sync that each span has on members
 };
 
 // An operation's handle, as Io is. Used once.
@@ -35,7 +35,7 @@ class VersionSeal {
 
   // Blocks until the operation that was started without a callback is over, and returns its result.
   absl::StatusOr<SealedVersion> Wait();
-  // With a callback: when that runs.
+  // If there is a callback, valid when it runs.
   const absl::StatusOr<SealedVersion>& result() const { return result_; }
 
   // --- For Region. Neither blocks. The callback, on any thread, perhaps before Start returns, is the last to touch it.
@@ -46,9 +46,9 @@ class VersionSeal {
  private:
   // A server that has not answered the seal by then is no member. A change waits as long for a copy.
   static constexpr int64_t kMissNs = 250 * kNsPerMs;
-  // Changes come in between, and the servers may have higher numbers than the owner knows.
+  // Changes happen in between, and the servers may have higher numbers than the owner knows.
   static constexpr int kRoundsMax = 64;
-  // A server's word of its numbers is believed so far, so that a lie does not use them up.
+  // A server's word of its numbers is believed up to this jump, so that a lie does not use them up.
   static constexpr uint32_t kJumpMax = 1u << 24;
   static constexpr uint32_t kRunning = 0, kOver = 1;
 
@@ -58,14 +58,14 @@ class VersionSeal {
     kSettle,   // the next span that is in doubt
     kSettled,  // it has been
     kEnter,    // the gate
-    kLook,     // it is in the gate: is all as it should be?
+    kLook,     // it is in the gate: checks that all is as it should be
     kSeal,     // the servers are to
     kJudge,    // they have, or not
   };
 
   enum class Next : uint8_t {
     kStep,      // follows at once
-    kUnderWay,  // when what is under way has ended
+    kUnderWay,  // when the operation under way has ended
     kOver,      // no other
   };
 

@@ -9,7 +9,7 @@
 
 namespace nram {
 
-// A pool of so many servers or fewer has all of its sessions awake.
+// A pool of this many servers or fewer has all of its sessions awake.
 inline constexpr size_t kAllAwakeMax = 64;
 
 struct Waking {
@@ -20,11 +20,11 @@ struct Waking {
 
   size_t asleep = 0;        // members
   size_t with_room = 0;     // that are up, and take new pages
-  size_t coming = 0;        // that were roused less than kComingNs ago, and have neither answered nor refused
+  size_t coming = 0;        // that were woken less than kComingNs ago, and have neither answered nor refused
   uint64_t free_bytes = 0;  // of those with room
 
-  // How many more are to be roused now.
-  size_t ToRouse() const {
+  // How many more are to be woken now.
+  size_t ToWake() const {
     if (asleep == 0) return 0;
     const size_t lacking = kEnough - std::min(kEnough, with_room + coming);
     const bool is_short = free_bytes < kEnoughBytes && with_room >= kEnough && coming == 0;

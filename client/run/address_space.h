@@ -16,8 +16,8 @@ struct AddressRun {
   uint64_t pages = 0;
 };
 
-// What an engine does to the memory of a program: one behind the kernel's interfaces, and one for tests. Addresses are
-// the program's. Thread-safe. Nothing waits for a fault to be answered.
+// An engine's operations on the memory of a program: one implementation uses the kernel's interfaces, one is for tests.
+// Addresses are the program's. Thread-safe. No operation waits for a fault to be answered.
 class AddressSpace {
  public:
   virtual ~AddressSpace() = default;
@@ -29,11 +29,11 @@ class AddressSpace {
   virtual void Unprotect(uint64_t begin, uint64_t pages) = 0;
   // The threads that wait for the pages look again.
   virtual void Wake(uint64_t begin, uint64_t pages) = 0;
-  // Takes pages out of the program's memory, atomically each, and puts what was in them into `to`, in order. One after
-  // the other in `taken`: whether that page could be taken. Others are there still: somebody has them pinned.
+  // Takes pages out of the program's memory, atomically each, and puts their contents into `to`, in order. `taken`
+  // tells for each page, in order, whether it could be taken. A page that is pinned remains in memory.
   virtual absl::Status Take(absl::Span<const AddressRun> runs, absl::Span<std::byte> to, std::vector<bool>* taken) = 0;
-  // The pages are missing from now on, but for those that somebody has pinned: `taken` as in Take. They must be
-  // protected, and known: what is in them goes.
+  // The pages are missing from now on, except pinned ones: `taken` as in Take. They must be protected, and stored
+  // elsewhere: their contents are lost.
   virtual absl::Status Drop(absl::Span<const AddressRun> runs, std::vector<bool>* taken) = 0;
   // Whether this has memory of its own at an address, which the program does not know of.
   virtual bool HasOwn(uint64_t /*address*/) const { return false; }

@@ -27,8 +27,8 @@ constexpr uint32_t kX32Bit = 0x40000000;
 constexpr long kI386Fork = 2;
 constexpr long kI386Clone = 120;
 
-// Builds the program. Jumps of this filter go forward to the next rule, so each rule is a list of tests that all must
-// hold, and what is returned then.
+// Builds the program. Jumps of this filter go forward to the next rule. So each rule is a list of tests that all must
+// hold, and the value that it returns then.
 class Builder {
  public:
   struct Test {
@@ -81,7 +81,7 @@ Test Is(long number) { return {kNumber, Test::kEqual, static_cast<uint32_t>(numb
 
 void AddMemoryCalls(Builder* builder) {
   constexpr uint32_t kTell = SECCOMP_RET_USER_NOTIF;
-  // Anything may be mapped over what is remote.
+  // Anything may be mapped over remote memory.
   builder->Rule({Is(SYS_mmap), {Low(3), Test::kAnySet, MAP_FIXED}}, kTell);
   const std::vector<Test> may_be_remote = {Is(SYS_mmap),
                                            {Low(3), Test::kAnySet, MAP_ANONYMOUS},
@@ -108,7 +108,7 @@ std::vector<sock_filter> MakeCallFilter() {
   constexpr uint32_t kTell = SECCOMP_RET_USER_NOTIF;
   constexpr uint32_t kNoSuchCall = SECCOMP_RET_ERRNO | ENOSYS;
   Builder builder;
-  // 32-bit programs are local, and a 64-bit one may make their calls: its fork would miss what is remote.
+  // 32-bit programs are local, and a 64-bit one may make their calls: its fork would miss the remote pages.
   const Test i386 = {offsetof(seccomp_data, arch), Test::kEqual, AUDIT_ARCH_I386};
   const Test none_of_memory = {Low(0), Test::kNoneSet, CLONE_VM};
   builder.Rule({i386, Is(kI386Fork)}, kTell);
@@ -136,7 +136,7 @@ std::vector<sock_filter> MakeCallFilter() {
   builder.Rule({Is(SYS_fork)}, kTell);
   builder.Rule({Is(SYS_clone3)}, kNoSuchCall);
   builder.Rule({Is(SYS_process_madvise)}, kNoSuchCall);
-  // It would take the place of what is remote.
+  // It would replace remote memory.
   builder.Rule({Is(SYS_shmat), {Low(2), Test::kAnySet, SHM_REMAP}}, SECCOMP_RET_ERRNO | EINVAL);
   builder.Rule({Is(SYS_prctl), {Low(0), Test::kEqual, PR_SET_DUMPABLE}}, kTell);
   for (const long number : {SYS_execve, SYS_execveat, SYS_set_tid_address, SYS_set_robust_list}) {

@@ -206,7 +206,7 @@ bool RunEngine::Pin(uint64_t address, absl::Span<std::byte> buffer) {
       }
       is_clean = page.state == RunState::kClean;
     }
-    // A clean one is protected: who gets no faults could not write to it.
+    // A clean one is protected: code that gets no faults could not write to it.
     HandleFault({.address = address, .write = true, .write_protected = is_clean}, buffer);
   }
 }

@@ -43,10 +43,10 @@ struct RunCounters {
   std::atomic<uint64_t> zero_pages{0};     // filled with zeros
   std::atomic<uint64_t> fetched_pages{0};  // read from the store
   std::atomic<uint64_t> ahead_pages{0};    // of those, before they were asked for
-  std::atomic<uint64_t> evicted_pages{0};  // left
+  std::atomic<uint64_t> evicted_pages{0};  // taken out of memory
   std::atomic<uint64_t> written_pages{0};  // of those, written to the store
   std::atomic<uint64_t> stayed_pages{0};   // times that a page could not be taken
-  std::atomic<uint64_t> budget_waits{0};   // faults that waited for pages to leave
+  std::atomic<uint64_t> budget_waits{0};   // faults that waited for evictions
   std::atomic<uint64_t> peak_pages{0};     // the most that were in memory, or on their way, at a time
 };
 
@@ -65,43 +65,44 @@ class RunEngine {
 
   RunEngine(const RunOptions& options, AddressSpace* space, PageStore* store, RunCounters* counters, OnFatal on_fatal);
   ~RunEngine() { Stop(); }
-  // Begins and ends the threads that evict. After Stop no call waits for pages to leave.
+  // Begins and ends the threads that evict. After Stop no call waits for evictions.
   void Start();
   void Stop();
 
-  // Answers a fault, or leaves it to whoever works on the page. `buffer`: of a window, the calling thread's.
+  // Answers a fault, or leaves it to the thread that works on the page. `buffer`: of a window, the calling thread's.
   void HandleFault(const RunFault& fault, absl::Span<std::byte> buffer);
 
-  // What follows is for one thread at a time, the one that makes the program's calls.
+  // The functions below are for one thread at a time, the one that makes the program's calls.
 
   // From now on the pages are looked after. `present`: which are in memory already; empty for none. If the store has no
-  // homes for so many pages at a time, the engine fails.
+  // homes for that many pages at a time, the engine fails.
   void Attach(uint64_t begin, uint64_t pages, const std::vector<bool>& present = {});
-  // Takes addresses out, and waits until nobody works on their pages. Faults there wait until EndChange.
+  // Takes addresses out, and waits until no thread works on their pages. Faults there wait until EndChange.
   std::vector<HomeRange> Detach(uint64_t begin, uint64_t end);
   // Pages that were detached are at these addresses from now on. `moved`: protection may have been lost.
   void Reattach(const HomeRange& range, bool moved);
-  // Nobody needs what is in pages that were detached: they are empty.
+  // The contents of detached pages are not needed: the pages are empty.
   void Forget(const HomeRange& range);
-  // Nor do they come back: as Forget, and others may have their homes.
+  // As Forget. The pages will not be reattached, and others may have their homes.
   void Release(const HomeRange& range);
   // All homes that have been given are below it.
   uint64_t homes() const;
-  // Ends what Detach has begun: those who wait look again.
+  // Ends the change that Detach has begun: waiters look again.
   void EndChange();
   bool Overlaps(uint64_t begin, uint64_t end) const;
-  // From now on the page is in memory, may be written to without a fault, and does not leave. Blocks until it has come,
-  // or the engine has failed or stops. `buffer`: as for HandleFault. False: it is not looked after.
+  // From now on the page is in memory, may be written to without a fault, and is not evicted. Blocks until it is in
+  // memory, or the engine has failed or stops. `buffer`: as for HandleFault. False: it is not looked after.
   bool Pin(uint64_t address, absl::Span<std::byte> buffer);
 
-  // For fork(2), which copies what is in memory: no work on pages begins any more, and none is under way when this
-  // returns. Faults wait until Thaw, which is due in any case. False: the engine has failed or stops.
+  // Called before fork(2), which copies the pages in memory: no work on pages begins any more, and none is under way
+  // when this returns. Faults wait until Thaw, which is due in any case. False: the engine has failed or stops.
   bool Freeze();
   void Thaw();
   // Before Start, and in place of Attach: this engine's program is a copy of that of `parent`, which is frozen, with
   // the same pages in memory, none of them protected.
   void CopyFrom(const RunEngine& parent);
-  // While frozen: pages that the store has, or has had what they were; and those that are not in memory.
+  // While frozen. `all`: pages that the store has, in their present or a former content. `remote`: pages that are not
+  // in memory.
   struct Stored {
     std::vector<PageRun> all;
     std::vector<PageRun> remote;
@@ -112,7 +113,7 @@ class RunEngine {
   uint64_t attached_pages() const;
   // The addresses that are looked after.
   std::vector<AddressRun> attached() const;
-  // Pages that are in the store, and those that are on their way: what a copy of memory would lack.
+  // Whether pages are in the store only, or on their way: a copy of memory would lack them.
   bool HasRemotePages() const;
   uint64_t metadata_bytes() const;
 
@@ -132,7 +133,7 @@ class RunEngine {
     Run run;
     Coming coming;
     bool begun = false;
-    bool used = false;  // somebody has waited for it
+    bool used = false;  // a thread has waited for it
   };
   // Pages that a thread has made kLeaving, by address.
   struct Leaving {
@@ -141,8 +142,8 @@ class RunEngine {
     bool again = false;
   };
   uint64_t window_pages() const { return std::min(options_.window_pages, options_.budget_pages / 32); }
-  // Homes for so many pages, by runs; none if there are not so many. New ones while there are any: what grows by small
-  // steps has its homes in a row then.
+  // Homes for `pages` pages, by runs; none if there are fewer. New ones while there are any: then a heap that grows by
+  // small steps has its homes in a row.
   std::vector<HomeRange> TakeHomes(uint64_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveHomes(uint64_t home, uint64_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<Coming> Choose(const RunFault& fault);
@@ -152,16 +153,16 @@ class RunEngine {
   // Makes the first pages of the run kComing, as far as they are in the state `from` and their addresses follow.
   Coming Claim(Run* run, RunState from) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TakeBudget(const Coming& coming) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // A window is read ahead if there is room for it without anything that must leave for it.
+  // A window is read ahead if there is room for it without an eviction.
   void StartAhead(Run run, bool writable) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Somebody waits for a page that is coming. If it is read ahead, the next window follows.
+  // A thread waits for a page that is kComing. If the page is read ahead, the next window follows.
   void JoinAhead(uint64_t home) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits for a window to read; null when the engine stops.
   Ahead* NextAhead();
   void ReadAhead();
-  // Does what they are kComing for, and ends that. `buffer` as for HandleFault.
+  // Fetches the pages, or lets them be written to, and ends kComing. `buffer` as for HandleFault.
   void Bring(const Coming& coming, absl::Span<std::byte> buffer);
-  // They cannot be read. All but the demanded one stay where they are; that one is read by itself, or the engine fails.
+  // They cannot be read. The demanded one is read by itself, or the engine fails; the others remain in the store.
   void OnUnread(const Coming& coming, const absl::Status& status, absl::Span<std::byte> buffer);
   void EndComing(const Coming& coming, RunState state, bool wake);
   void OnUnknown(uint64_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -184,7 +185,7 @@ class RunEngine {
   void Fail(const absl::Status& status);
 
   const RunOptions options_;
-  const uint64_t low_pages_;  // with less free budget than this, pages leave
+  const uint64_t low_pages_;  // with less free budget than this, pages are evicted
   AddressSpace* const space_;
   PageStore* const store_;
   RunCounters* const counters_;
@@ -195,7 +196,7 @@ class RunEngine {
   CondVar left_;     // budget was returned
   CondVar wanted_;   // for the evictors
   CondVar idle_;     // a page has ended being busy, for Detach
-  CondVar to_read_;  // for those who read ahead
+  CondVar to_read_;  // for the threads that read ahead
   CondVar thawed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   RangeMap ranges_ ABSL_GUARDED_BY(mu_);
@@ -210,7 +211,7 @@ class RunEngine {
   bool frozen_ ABSL_GUARDED_BY(mu_) = false;
   bool shares_ ABSL_GUARDED_BY(mu_) = false;  // the kernel may share pages with a copy: they do not move as they are
   uint64_t unknown_faults_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
-  std::deque<uint64_t> queue_ ABSL_GUARDED_BY(mu_);   // homes, the next to leave first
+  std::deque<uint64_t> queue_ ABSL_GUARDED_BY(mu_);   // homes, the next to evict first
   std::vector<uint64_t> left_lately_ ABSL_GUARDED_BY(mu_);
   // Homes are the pages of one area: neighbours there are neighbours in memory.
   const StreamArea homes_{options_.homes};

@@ -111,7 +111,7 @@ TEST_F(RunEngineForkTest, EachHasItsOwnFromThenOn) {
   EXPECT_EQ(store_.size(), 0u);
 }
 
-// Nothing but what both have in memory, and all of it clean: it does not leave before it is copied.
+// Both have the page in memory, and it is clean: it is not evicted before it is copied.
 TEST_F(RunEngineForkTest, CleanPagesThatAreSharedLeave) {
   std::unique_ptr<Program> parent = MakeFirst();
   Fill(parent.get(), 1000);
@@ -127,7 +127,7 @@ TEST_F(RunEngineForkTest, CleanPagesThatAreSharedLeave) {
   End(std::move(parent));
 }
 
-// A copy that is not used costs nothing that stays: the child that executes something at once.
+// An unused copy has no lasting cost: the child that executes another program at once.
 TEST_F(RunEngineForkTest, AChildThatEndsAtOnceLeavesNothing) {
   std::unique_ptr<Program> parent = MakeFirst();
   Fill(parent.get(), 1000);
@@ -139,7 +139,7 @@ TEST_F(RunEngineForkTest, AChildThatEndsAtOnceLeavesNothing) {
   EXPECT_EQ(store_.size(), 0u);
 }
 
-// Threads write to words of their own all the time. A child sees of each what was there when it was forked.
+// Threads write to words of their own all the time. A child sees each word as it was at the fork.
 TEST_F(RunEngineForkTest, ThreadsAndForksAtOnce) {
   constexpr uint64_t kThreads = 2;
   std::unique_ptr<Program> parent = MakeFirst();

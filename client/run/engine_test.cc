@@ -34,8 +34,8 @@ TEST_F(RunEngineTest, WhatIsOnlyReadIsNotWrittenAgain) {
   for (int round = 0; round < 2; ++round) {
     for (uint64_t page = 0; page < 4 * kBudget; ++page) ASSERT_EQ(Get(page), page + 1);
   }
-  // Eight budgets have left. The pages that were dirty in memory at the beginning are written once. Where a busy
-  // machine has cut the writes into several streams, one of them may be taken up by the reads: its next windows come
+  // Eight budgets are evicted. The pages that were dirty in memory at the beginning are written once. On a busy machine
+  // the writes may have become several streams. The reads may continue one of them: its next windows are mapped
   // writable.
   EXPECT_LE(counters_.written_pages, written + 2 * kBudget);
 }
@@ -83,7 +83,7 @@ TEST_F(RunEngineTest, LonePagesThatAreReadAndThenWrittenComeWritable) {
     Put(page, Get(page));
   }
   EXPECT_LE(counters_.first_writes - before, kSteps / 4);
-  // Who only reads has nothing written again, after a while.
+  // A thread that only reads has nothing written again, after a while.
   for (uint64_t step = 0; step < 4 * kSteps; ++step) Get(random() % kPages);
   const uint64_t written = counters_.written_pages;
   for (uint64_t step = 0; step < kSteps; ++step) Get(random() % kPages);
@@ -95,7 +95,7 @@ TEST_F(RunEngineTest, ZerosAreNotStored) {
   engine_.Start();
   for (uint64_t page = 0; page < 4 * kBudget; ++page) ASSERT_EQ(Get(page), 0u);
   EXPECT_EQ(store_.size(), 0u);
-  // Nor do they bring back what was there before.
+  // Nor do they show the former data again.
   for (uint64_t page = 0; page < 4 * kBudget; ++page) Put(page, 7);
   for (uint64_t page = 0; page < 4 * kBudget; ++page) Put(page, 0);
   for (uint64_t page = 0; page < 4 * kBudget; ++page) ASSERT_EQ(Get(page), 0u) << page;
@@ -137,7 +137,7 @@ TEST_F(RunEngineTest, PinnedAndHeldPagesStay) {
   for (uint64_t page = 10; page < 4 * kBudget; ++page) ASSERT_EQ(Get(page), page);
   EXPECT_TRUE(space_.Has(Address(clean)));
   Put(clean, clean);
-  // A pin brings what has left.
+  // A pin brings an evicted page back.
   uint64_t missing = 10;
   while (space_.Has(Address(missing))) ++missing;
   EXPECT_TRUE(engine_.Pin(Address(missing), absl::MakeSpan(buffer_)));
@@ -238,7 +238,7 @@ TEST_F(RunEngineTest, APageThatCannotBeReadIsMissedByWhoNeedsItAlone) {
   engine_.Start();
   for (uint64_t page = 0; page < kPages; ++page) Put(page, page + 1);
   ASSERT_FALSE(space_.Has(Address(kLost)));
-  store_.Lose(kLost);  // homes are given in the order of addresses
+  store_.Lose(kLost);  // slots are given in the order of addresses
   // Windows, and windows ahead, would bring it with its neighbours, up and down.
   for (uint64_t page = 0; page < kLost; ++page) ASSERT_EQ(Get(page), page + 1) << page;
   for (uint64_t page = kPages - 1; page > kLost; --page) ASSERT_EQ(Get(page), page + 1) << page;
@@ -270,7 +270,7 @@ TEST_F(RunEngineHomesTest, HomesAreGivenAgain) {
   for (uint64_t page = 0; page < kBudget; ++page) Put(100 * kBudget + page, page + 7);
   std::mt19937_64 random(TestSeed());
   for (uint64_t round = 1; round <= 40; ++round) {
-    // Three of sizes that never fit into what the last round's have left in one piece.
+    // Three, whose sizes never fit into the gaps of the last round in one piece.
     const uint64_t each = kBudget - random() % 50;
     for (uint64_t i = 0; i < 3; ++i) engine_.Attach(Address(2 * i * kBudget), each);
     for (uint64_t i = 0; i < 3; ++i) {
@@ -342,8 +342,8 @@ TEST_F(RunEngineTest, ThreadsAndChangesAtOnce) {
   EXPECT_LE(space_.peak(), kBudget);
 }
 
-// Threads go up and down through pages of their own, whose words they read and write anew, while what they have not
-// come to yet moves to and fro.
+// Threads go up and down through pages of their own, and read and rewrite their words. The pages ahead of them move to
+// and fro.
 TEST_F(RunEngineTest, StreamsAndChangesAtOnce) {
   constexpr uint64_t kThreads = 4;
   constexpr uint64_t kEach = kBudget;

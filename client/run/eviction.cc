@@ -25,8 +25,8 @@ bool RunEngine::WantedLocked() const { return resident_ - leaving_ + low_pages_ 
 
 void RunEngine::EnqueueLocked(uint64_t home, RunPage* page) {
   if (page->queued || page->pinned) return;
-  // Entries of pages that were unmapped, or emptied and filled anew, stay until they are met; too many are taken out at
-  // once.
+  // Entries of pages that were unmapped, or emptied and filled anew, remain until they are met; too many are taken out
+  // at once.
   if (queue_.size() > 2 * (resident_ + options_.budget_pages)) {
     std::deque<uint64_t> rest;
     for (const uint64_t one : queue_) {
@@ -47,7 +47,7 @@ void RunEngine::ChooseLeaving(std::vector<Leaving>* dirty, std::vector<Leaving>*
   MutexLock lock(&mu_);
   if (frozen_) return;
   const size_t most = std::min<size_t>(queue_.size(), 8 * kBatchPages);
-  // What enters again may shrink the queue.
+  // A page that enters again may shrink the queue.
   for (size_t seen = 0; seen < most && !queue_.empty(); ++seen) {
     if (dirty->size() == kBatchPages || clean->size() == kBatchPages) break;
     const uint64_t home = queue_.front();
@@ -131,7 +131,7 @@ void RunEngine::EndLeaving(const Leaving& leaving, RunState state) {
   }
   if (page.waiter) {
     page.waiter = false;
-    // Where the program has it now: if it is just being moved, EndChange wakes who waits.
+    // At its present address. If it is just being moved, EndChange wakes the waiters.
     if (const auto address = ranges_.AddressOf(leaving.home)) space_->Wake(*address, 1);
   }
 }

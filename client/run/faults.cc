@@ -13,9 +13,9 @@ namespace {
 
 constexpr int64_t kLookMs = 100;
 constexpr int64_t kAheadLookMs = 1'000;  // between looks while nothing is read ahead
-// For so long nobody waits for budget: nothing can leave.
+// A longer wait for budget shows that no page can be evicted.
 constexpr int64_t kBudgetPatienceMs = 60'000;
-// Faults in a row at addresses that nobody knows. One or two come when memory is just being unmapped.
+// Faults in a row at unknown addresses. One or two happen when memory is just being unmapped.
 constexpr uint64_t kUnknownMax = 1'000'000;
 // Windows that are read ahead at a time.
 constexpr size_t kAheadMax = 8;
@@ -89,13 +89,13 @@ RunEngine::Coming RunEngine::ChooseMissing(uint64_t home, bool write, uint64_t r
   TakeBudget(coming);
   coming.demanded = home;
   coming.writable = from == RunState::kEmpty || plan.writable || (run.count == 1 && habit_.ComesWritable());
-  // What comes after it is on its way while this is waited for; not if pages in between are here already.
+  // The pages behind it are read ahead while the thread waits for this one; not if pages in between are here already.
   if (from == RunState::kRemote && run.count == plan.demand.count) StartAhead(plan.ahead, plan.writable);
   return coming;
 }
 
 RunEngine::Coming RunEngine::ChooseProtected(uint64_t home) {
-  // Whoever writes in order has the next ones at once.
+  // A thread that writes in order gets the next ones at once.
   Run run = streams_.OnFirstWrite(homes_, home).run;
   if (run.count == 1) habit_.OnFirstWrite();
   Coming coming = Claim(&run, RunState::kClean);
@@ -165,7 +165,7 @@ void RunEngine::ReadAhead() {
   while (Ahead* const one = NextAhead()) {
     Bring(one->coming, absl::MakeSpan(buffer));
     MutexLock lock(&mu_);
-    // If nobody has waited for it, the next fault comes from behind it.
+    // If no thread has waited for it, the next fault is behind it.
     if (!one->used) (void)streams_.OnAheadUsed(homes_, one->run);
     ahead_.remove_if([one](const Ahead& other) { return &other == one; });
   }
@@ -208,7 +208,7 @@ void RunEngine::OnUnread(const Coming& coming, const absl::Status& status, absl:
       rest.address += kPageBytes;
     }
   }
-  // Who waits for one of them looks again, and demands it.
+  // A thread that waits for one of them looks again, and demands it.
   EndComing(rest, rest.from, /*wake=*/false);
   if (demanded.has_value()) Bring(*demanded, buffer);
 }

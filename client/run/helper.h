@@ -17,11 +17,11 @@
 
 namespace nram {
 
-// The task in a program's memory that makes system calls there: those that nobody can make from outside. If this
-// object, or this process, goes without Dismiss, the helper kills the program. Thread-safe: one message at a time.
+// The task in a program's memory that makes the system calls that cannot be made from outside. If this object, or this
+// process, ends without Dismiss, the helper kills the program. Thread-safe: one message at a time.
 class Helper {
  public:
-  // The bytes that calls may point to, at most, and where they are in the program when there are so many calls.
+  // The bytes that calls may point to, at most, and where they are in the program for that number of calls.
   static constexpr size_t kCallsMax = 300;
   static constexpr uint64_t PayloadAddress(size_t calls) {
     return HelperPlace::kMessage + sizeof(HelperHeader) + calls * sizeof(HelperCall);
@@ -38,13 +38,13 @@ class Helper {
   int pidfd() const { return pidfd_.get(); }
   Reach reach() const { return reach_; }
 
-  // The first act of a helper: it leaves the program's descriptors, but for its socket and `pidfd` (-1: none), its
+  // The first act of a helper: it leaves the program's descriptors, except its socket and `pidfd` (-1: none), its
   // terminal and its group.
   absl::Status Settle(int pidfd = -1);
 
-  // Makes the calls, in order, and fills their results in; `payload` is the helper's at PayloadAddress(calls.size())
-  // meanwhile, and has afterwards what the calls have made of it. Blocks as long as the calls. UNAVAILABLE: the helper
-  // has ended.
+  // Makes the calls, in order, and fills in their results. Meanwhile `payload` is in the helper at
+  // PayloadAddress(calls.size()); afterwards it has the bytes that the calls have left there. Blocks as long as the
+  // calls. UNAVAILABLE: the helper has ended.
   absl::Status Make(std::vector<HelperCall>* calls, absl::Span<std::byte> payload = {});
   // One call, and its result as the kernel's. UNAVAILABLE as above.
   absl::StatusOr<int64_t> Call(uint64_t number, std::initializer_list<uint64_t> arguments,
@@ -53,9 +53,9 @@ class Helper {
   absl::StatusOr<int64_t> Lend(int fd);
   // A descriptor of the helper's, which keeps it.
   absl::StatusOr<UniqueFd> Take(int number);
-  // The helper ends, and the program goes on. It unmaps `unmapped` before that: whoever shares the memory still is not
-  // to see what is there when nobody answers its faults any more. False: it had ended before that. Its end is waited
-  // for, for a second at most, and reaped: it is this process' child.
+  // The helper ends, and the program goes on. Before that the helper unmaps `unmapped`: a process that still shares the
+  // memory must not read zeros when its faults are not answered any more. False: the helper had ended before. Waits for
+  // its end, for a second at most, and reaps it: it is this process' child.
   bool Dismiss(const std::vector<AddressRun>& unmapped = {});
 
  private:

@@ -83,7 +83,7 @@ class BorrowedThread {
     user_regs_struct now = registers_;
     return Run(number, arguments, now);
   }
-  // The clone(2) at the beginning of the helper's code. Who is made last leaves its number at kMessage.
+  // The clone(2) at the beginning of the helper's code. The task made last leaves its number at kMessage.
   absl::StatusOr<int64_t> Clone(int socket, HelperParent parent) {
     user_regs_struct now = registers_;
     now.rip = HelperPlace::kBase;
@@ -149,7 +149,7 @@ absl::StatusOr<pid_t> CloneHelper(pid_t program, BorrowedThread* thread, int soc
   NRAM_ASSIGN_OR_RETURN(const int64_t made, thread->Clone(socket, parent));
   if (made < 0) return ErrnoStatus(static_cast<int>(-made), "clone of the helper");
   if (parent == HelperParent::kPrograms) return static_cast<pid_t>(made);
-  // Who was between has no exit signal, and ends at once.
+  // The task in between has no exit signal, and ends at once.
   NRAM_RETURN_IF_ERROR(
       CallOk(thread, "wait4", SYS_wait4, {static_cast<uint64_t>(made), 0, uint64_t{__WALL}, 0}).status());
   pid_t helper = 0;

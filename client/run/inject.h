@@ -10,12 +10,12 @@
 
 namespace nram {
 
-// Waits until a traced thread has stopped. Its status, as waitpid(2) tells it. UNAVAILABLE: it has ended; its end is
-// left to whoever reaps it.
+// Waits until a traced thread has stopped. Its status, as waitpid(2) tells it. UNAVAILABLE: it has ended, and is not
+// reaped here.
 absl::StatusOr<int> AwaitStop(pid_t thread);
 
-// Whose child the helper is: of the program's own parent, or nobody's, so that the calling process gets it, which must
-// be one that adopts orphans (PR_SET_CHILD_SUBREAPER).
+// The parent of the helper: the program's own parent, or none. Without one, the calling process adopts it, and must be
+// one that adopts orphans (PR_SET_CHILD_SUBREAPER).
 enum class HelperParent { kPrograms, kNobody };
 
 // Puts a helper into the memory of a program that has just been executed, or forked. `program`: its main thread,

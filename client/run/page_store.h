@@ -9,7 +9,7 @@
 
 namespace nram {
 
-// Where pages are that are not in memory, by number. Thread-safe. All calls block.
+// Stores the pages that are not in memory, by number. Thread-safe. All calls block.
 class PageStore {
  public:
   struct Write {
@@ -21,7 +21,7 @@ class PageStore {
   virtual absl::Status ReadPages(uint64_t page, absl::Span<std::byte> to) = 0;
   // Returns when all are stored. The first error.
   virtual absl::Status WritePages(absl::Span<const Write> writes) = 0;
-  // Nobody needs the pages any more. What fails here costs room only.
+  // The pages are not needed any more. A failure here only costs room.
   virtual void Forget(uint64_t page, uint64_t count) = 0;
 };
 

@@ -11,7 +11,7 @@
 
 namespace nram {
 
-// What is known of a page of a program:
+// The state of a program's page:
 //
 //   kEmpty --fault--> kComing --> kDirty --eviction--> kLeaving --> kRemote, or kEmpty if it holds zeros
 //   kRemote --fault--> kComing --> kClean (read) or kDirty (written)
@@ -29,11 +29,11 @@ enum class RunState : uint8_t {
 
 struct RunPage {
   RunState state : 3 = RunState::kEmpty;
-  bool stored : 1 = false;  // the store has it, or has had what it was
+  bool stored : 1 = false;  // the store has it, or has had a former content
   bool waiter : 1 = false;  // a thread of the program may wait for the end of kComing or kLeaving
-  bool pinned : 1 = false;  // does not leave
+  bool pinned : 1 = false;  // is not evicted
   bool queued : 1 = false;  // has an entry in the eviction queue
-  bool again : 1 = false;   // came back soon after it had left: has another round
+  bool again : 1 = false;   // was fetched soon after its eviction: has another round
 
   bool busy() const { return state == RunState::kComing || state == RunState::kLeaving; }
   bool resident() const { return state == RunState::kClean || state == RunState::kDirty; }

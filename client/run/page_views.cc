@@ -53,7 +53,7 @@ void PageViews::Free(std::vector<uint64_t> unseen) {
     PageRun run = {unseen[i], 0};
     while (i < unseen.size() && unseen[i] == run.first + run.count) ++run.count, ++i;
     store_->Forget(run.first, run.count);
-    // From here on others may have them: not before, or what they write would be forgotten.
+    // From here on others may have them: not before, or Forget would drop their writes.
     MutexLock lock(&mu_);
     for (uint64_t k = 0; k < run.count; ++k) Seers(run.first + k) = 0;
     if (run.first < base_) continue;
@@ -133,7 +133,7 @@ absl::Status PageViews::View::WritePages(absl::Span<const Write> writes) {
           views_->Seers(slot) = 1;
           SetSlot(home, slot);
         } else if (!alone) {
-          // The others that see it keep what it was.
+          // The other views keep the former content.
           if (slot != kNone) --views_->Seers(slot);
           if (fresh.count == 0) fresh = views_->TakeSlots(count - i);
           slot = fresh.first++;

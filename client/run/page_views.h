@@ -23,8 +23,8 @@ struct PageRun {
 };
 
 // One store for the pages of several programs, which are copies of one another by fork(2). Each has a *view*: its pages
-// by their homes. A page of the store, a *slot*, that several views see is never written to: who writes to it gets a
-// slot of his own. As long as there is one view that was never copied, its homes are the slots. Thread-safe. Views must
+// by their homes. A page of the store, a *slot*, that several views see is never written to: a view that writes gets
+// its own slot. As long as there is one view that was never copied, its homes are the slots. Thread-safe. Views must
 // end before it does.
 class PageViews {
  public:
@@ -35,7 +35,7 @@ class PageViews {
     absl::Status ReadPages(uint64_t page, absl::Span<std::byte> to) override;
     absl::Status WritePages(absl::Span<const Write> writes) override;
     void Forget(uint64_t page, uint64_t count) override;
-    // Forgets all. Whoever ends a view without that leaves its slots to the end of the store.
+    // Forgets all. Without that the slots of an ended view remain taken until the end of the store.
     void Release();
     // A view that sees `seen` of this one's pages. `stored`: all that this one has written, if it was never copied. No
     // other call of this view may be under way.
@@ -52,13 +52,13 @@ class PageViews {
     // The one that has the home; it is made if there is none.
     Block& BlockOf(uint64_t home);
     void SetSlot(uint64_t home, uint64_t slot) { BlockOf(home)[home % kBlockPages] = slot; }
-    // Takes [home, home + count) out. Slots that nobody sees any more are added to `unseen`: they are still taken.
+    // Takes [home, home + count) out. Slots that no view sees any more are added to `unseen`: they are still taken.
     void Unsee(uint64_t home, uint64_t count, std::vector<uint64_t>* unseen) ABSL_EXCLUSIVE_LOCKS_REQUIRED(views_->mu_);
 
     // Guarded by the views' lock.
     PageViews* const views_;
     bool whole_;                // homes are slots
-    uint64_t written_end_ = 0;  // while whole: what it has written is below it
+    uint64_t written_end_ = 0;  // while whole: all written homes are below it
     absl::flat_hash_map<uint64_t, std::unique_ptr<Block>> blocks_;
   };
 
@@ -69,7 +69,7 @@ class PageViews {
 
  private:
   static constexpr uint64_t kBlockPages = 512;
-  // Slots of pages that cannot have their homes' begin so far behind the homes that there are at the first copy.
+  // Slots of pages that cannot have their homes' begin this far behind the last home at the first copy.
   static constexpr uint64_t kGapPages = uint64_t{1} << 28;
 
   uint16_t& Seers(uint64_t slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -81,7 +81,7 @@ class PageViews {
   PageStore* const store_;
   Mutex mu_;
   int views_ ABSL_GUARDED_BY(mu_) = 0;
-  // By slots: how many views see each.
+  // The number of views that see each slot.
   using SeersBlock = std::array<uint16_t, kBlockPages>;
   absl::flat_hash_map<uint64_t, std::unique_ptr<SeersBlock>> seers_ ABSL_GUARDED_BY(mu_);
   std::pair<uint64_t, SeersBlock*> last_seers_ ABSL_GUARDED_BY(mu_) = {0, nullptr};  // that was looked for

@@ -109,7 +109,7 @@ TEST_F(PageViewsTest, CopiesDoNotSeeOneAnothersWrites) {
   Write(&child, 5, 10);
   Verify(parent);
   Verify(child);
-  // Who ends frees what only he has seen.
+  // A view that ends frees the pages that it alone has seen.
   child.view->Release();
   child = {};
   Verify(parent);

@@ -14,8 +14,8 @@ namespace nram {
 // is full. False: it could not be sent.
 bool SendWithFd(int socket, absl::Span<const std::byte> bytes, int fd);
 
-// Receives one message; `fd` is what came with it, close-on-exec, if anything did. How many bytes came; less than 0:
-// errno says why. Blocks until there is a message.
+// Receives one message, and `fd`, its descriptor, close-on-exec, if it has one. Returns the number of bytes; less than
+// 0: errno says why. Blocks until there is a message.
 ssize_t ReceiveWithFd(int socket, absl::Span<std::byte> to, UniqueFd* fd);
 
 }  // namespace nram

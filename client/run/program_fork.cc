@@ -40,7 +40,7 @@ absl::Status ProgramMemory::CheckFork(pid_t thread, const seccomp_data& call) co
     return absl::UnimplementedError(
         "the program has memory that a child must not inherit unchanged (MADV_DONTFORK, MADV_WIPEONFORK)");
   }
-  // The helper in the child would have what the thread has.
+  // The helper in the child would have the thread's rights.
   NRAM_ASSIGN_OR_RETURN(const std::string rights, ReadRights(thread));
   NRAM_ASSIGN_OR_RETURN(const std::string before, ReadRights(helper_->pid()));
   if (rights != before) {
@@ -59,7 +59,7 @@ bool ProgramMemory::BeginFork(const seccomp_data& call, uint64_t rseq) {
   // not registered at once.
   const absl::StatusOr<int64_t> off = helper_->Call(SYS_prctl, {PR_GET_THP_DISABLE, 0, 0, 0, 0});
   if (off.ok() && *off == 0) AllowHugePages(false);
-  // The kernel writes to these words before anybody answers faults, in the child, and while nobody does, in the parent.
+  // The kernel writes to these words while faults are not answered: in the child not yet, in the parent not now.
   if (rseq != 0) (void)OnThreadWord(rseq);
   const uint64_t flags = call.nr == SYS_clone ? call.args[0] : 0;
   if ((flags & (CLONE_PARENT_SETTID | CLONE_PIDFD)) != 0) (void)OnThreadWord(call.args[2]);

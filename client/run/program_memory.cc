@@ -74,7 +74,7 @@ ProgramMemory::~ProgramMemory() {
   }
   fault_threads_.reset();
   engine_.reset();
-  // If somebody has killed the helper, others who share the memory are not to read zeros.
+  // If the helper was killed, other processes that share the memory must not read zeros.
   if (!helper_->Dismiss(looked_after) && space_ != nullptr) space_->PoisonMissing(looked_after);
   if (gives_back_) store_->Release();
 }
@@ -97,7 +97,7 @@ void ProgramMemory::LiftLimits(bool lifted) {
 }
 
 absl::StatusOr<ProgramMemory::Answer> ProgramMemory::OnCall(pid_t thread, const seccomp_data& call) {
-  // For the helper, who makes no call of a program of one thread that fits.
+  // Sets the helper's limits. A program of one thread that fits makes its calls without the helper.
   if (armed() || threaded_ || MayArm(call)) TakeLimits(thread);
   switch (call.nr) {
     case SYS_mmap:
@@ -151,7 +151,7 @@ absl::Status ProgramMemory::Grow(uint64_t bytes, bool look) {
   remotable_bytes_ += bytes;
   const uint64_t budget = options_.budget_pages * kPageBytes;
   if (remotable_bytes_ <= budget && !look) return absl::OkStatus();
-  // What was unmapped is not known yet.
+  // The program may have unmapped memory since the last count.
   NRAM_ASSIGN_OR_RETURN(const std::vector<AddressRun> runs, ReadRemotable(helper_->pid()));
   remotable_bytes_ = bytes;
   brk_ = 0;  // no more than the heap that there is has been counted now
@@ -160,7 +160,7 @@ absl::Status ProgramMemory::Grow(uint64_t bytes, bool look) {
 }
 
 absl::Status ProgramMemory::Arm() {
-  // What is mapped beside is not the program's own.
+  // The mappings of TaskSpace are not the program's own, so its limits do not apply.
   LiftLimits(true);
   absl::StatusOr<std::unique_ptr<TaskSpace>> space = TaskSpace::Open(helper_.get());
   LiftLimits(false);
@@ -178,9 +178,9 @@ absl::Status ProgramMemory::Arm() {
     }
     // Advice would keep a moved area from being one with its neighbours no more (see Remap).
     NRAM_RETURN_IF_ERROR(helper_->Call(SYS_madvise, {run.begin, run.pages * kPageBytes, MADV_NORMAL}).status());
-    // What cannot be looked after stays as it is.
+    // Memory that cannot be registered remains local.
     if (!space_->Register(run.begin, run.pages).ok()) continue;
-    // From here on nothing comes or goes there but by the engine: what is there now is all that is there.
+    // From here on only the engine adds or takes pages there, so the present pages are all.
     NRAM_ASSIGN_OR_RETURN(const std::vector<bool> present, ReadPresent(helper_->pid(), run));
     engine_->Attach(run.begin, run.pages, present);
   }
@@ -252,8 +252,8 @@ absl::Status ProgramMemory::AttachNew(uint64_t begin, uint64_t end) {
 }
 
 ProgramMemory::AnswerOr ProgramMemory::OnThreadWord(uint64_t address) {
-  // The kernel writes to it when the thread ends, and threads that end get no faults. Such words and what belongs to
-  // them take less than a page, which may begin in one and end in the next.
+  // The kernel writes to it when the thread ends, and threads that end get no faults. Such words and their structures
+  // take less than a page, which may begin in one and end in the next.
   for (const uint64_t page : {RoundDown(address, kPageBytes), RoundDown(address + 1024, kPageBytes)}) {
     if (address == 0 || !pins_.insert(page).second) continue;
     if (armed()) engine_->Pin(page, absl::MakeSpan(pin_buffer_));
@@ -296,7 +296,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMmap(pid_t thread, const seccomp_data& 
   const bool replaces = fixed && engine_->Overlaps(over.begin, over_end);
   if (!may_be_remote && !replaces) return kGoOn;
   seccomp_data made = call;
-  // Nobody fills what is to be remote before it is used.
+  // Memory that may be remote must not be filled before its use.
   if (may_be_remote) made.args[3] &= ~static_cast<uint64_t>(MAP_POPULATE | MAP_LOCKED);
   std::vector<HomeRange> replaced;
   if (replaces) replaced = engine_->Detach(over.begin, over_end);
@@ -316,8 +316,8 @@ ProgramMemory::AnswerOr ProgramMemory::OnMmap(pid_t thread, const seccomp_data& 
 ProgramMemory::AnswerOr ProgramMemory::OnBrk(const seccomp_data& call) {
   const uint64_t asked = call.args[0];
   if (!armed()) {
-    // Where it matters, the helper says whether the kernel has given what was asked for. That takes longer than the
-    // call.
+    // Where it matters, the helper says whether the kernel has moved the heap's end as asked. That takes longer than
+    // the call.
     if (brk_ == 0 || MayArm(call)) {
       NRAM_ASSIGN_OR_RETURN(const int64_t now, helper_->Call(SYS_brk, {0}));
       brk_ = static_cast<uint64_t>(now);
@@ -373,8 +373,8 @@ ProgramMemory::AnswerOr ProgramMemory::OnMunmap(const seccomp_data& call) {
 
 absl::StatusOr<int64_t> ProgramMemory::Remap(const seccomp_data& call, bool ours) {
   if (!ours) return MakeCall(call);
-  // The kernel may make one area of what has moved and of a neighbour there, and ends the registration of all of it.
-  // An area that is advised differently stays apart.
+  // The kernel may merge the moved area with a neighbour, and ends the registration of all of it. An area with other
+  // advice is not merged.
   const uint64_t length = RoundUp(call.args[1], kPageBytes);
   NRAM_RETURN_IF_ERROR(helper_->Call(SYS_madvise, {call.args[0], length, MADV_RANDOM}).status());
   NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeCall(call));
@@ -421,7 +421,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
   }
   const auto begin = static_cast<uint64_t>(result);
   if (!IsError(result) && ours) {
-    // A move ends the registration, and may leave pages protected that nobody would let be written to.
+    // A move ends the registration, and may leave pages protected that no fault would make writable again.
     if (!space_->Register(begin, new_length / kPageBytes).ok()) {
       return absl::InternalError("memory that the program has moved can no longer be managed");
     }
@@ -467,10 +467,10 @@ ProgramMemory::AnswerOr ProgramMemory::OnMadvise(const seccomp_data& call) {
   if (!run.has_value()) return kGoOn;
   const uint64_t end = run->begin + run->pages * kPageBytes;
   if (!engine_->Overlaps(run->begin, end)) return kGoOn;
-  // It would take pages out behind the engine's back; who asks for it falls back to mprotect(2).
+  // It would take pages out without the engine. Callers fall back to mprotect(2).
   if (call.args[2] == kMadviseGuardInstall) return Made(-EINVAL);
-  // Of use for the order in which pages are fetched, some day. Areas that differ in it would come together where they
-  // must not (see Remap).
+  // Of use for the order in which pages are fetched, some day. Areas that differ in it would merge where they must not
+  // (see Remap).
   if (call.args[2] <= MADV_SEQUENTIAL) return Made(0);
   const std::vector<HomeRange> ranges = engine_->Detach(run->begin, end);
   NRAM_ASSIGN_OR_RETURN(const int64_t result, frees ? MakeFree(call) : MakeCall(call));
@@ -492,7 +492,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMlock(const seccomp_data& call) {
     return MakeUnarmed(call);
   }
   const uint64_t end = RoundUp(call.args[0] + call.args[1], kPageBytes);
-  // What is remote does not fit here; the same error is the one of a limit (ulimit -l).
+  // Remote memory does not fit here. The error is the same as for a limit (ulimit -l).
   return all || engine_->Overlaps(RoundDown(call.args[0], kPageBytes), end) ? Made(-ENOMEM) : kGoOn;
 }
 

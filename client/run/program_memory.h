@@ -22,11 +22,12 @@
 
 namespace nram {
 
-// The memory of one program, from its execve(2) or fork(2) to the next execve or to its end: what its calls do to it.
-// While all of its mappings fit the budget it only counts them. For one thread, the one that hears of the calls.
+// The memory of one program, from its execve(2) or fork(2) to the next execve or to its end. Carries out the effects of
+// the program's calls on it. While all of its mappings fit the budget it only counts them. For one thread, the one that
+// is told of the calls.
 class ProgramMemory {
  public:
-  // What is done about a call: nothing (the kernel makes it), or it has been made.
+  // The answer to a call: the kernel makes it, or it has been made.
   struct Answer {
     bool go_on = true;
     int64_t result = 0;  // as the kernel's: -errno
@@ -37,13 +38,13 @@ class ProgramMemory {
   // The helper ends. The program may have ended, or executed another one.
   ~ProgramMemory();
 
-  // To be called first: data that begins as zeros may exceed the budget already.
+  // Must be called first: data that begins as zeros may exceed the budget already.
   absl::Status Begin() { return Grow(0, /*look=*/true); }
   pid_t helper_pid() const { return helper_->pid(); }
   int helper_pidfd() const { return helper_->pidfd(); }
   bool armed() const { return engine_ != nullptr; }
   uint64_t remotable_bytes() const { return remotable_bytes_; }
-  // Its end forgets what the store has of it.
+  // Its end forgets its pages in the store.
   void GiveBackAtEnd() { gives_back_ = true; }
   // Whether the call may arm: all may not fit any more.
   bool MayArm(const seccomp_data& call) const;
@@ -53,8 +54,8 @@ class ProgramMemory {
 
   // fork(2) of armed memory. UNIMPLEMENTED: a child of this call could not be looked after, and why.
   absl::Status CheckFork(pid_t thread, const seccomp_data& call) const;
-  // From here to EndFork faults wait, and no page comes or leaves. False: the program is to end. EndFork is due in any
-  // case. `rseq`: where the kernel writes when the thread goes on (rseq(2)); 0: nowhere.
+  // From here to EndFork faults wait, and no page is fetched or evicted. False: the program is to end. EndFork is due
+  // in any case. `rseq`: where the kernel writes when the thread goes on (rseq(2)); 0: nowhere.
   bool BeginFork(const seccomp_data& call, uint64_t rseq);
   void EndFork();
   // Between them: the memory of the child that the kernel has made, which has not run yet. `helper`: the child's.
@@ -63,9 +64,9 @@ class ProgramMemory {
  private:
   using AnswerOr = absl::StatusOr<Answer>;
 
-  // How much more of what might be remote there may be after the call.
+  // The most by which the call may increase the memory that might be remote.
   uint64_t GrowthOf(const seccomp_data& call) const;
-  // A mapping grows by so much: arms if not all of them fit. `look`: not only if the bound says so.
+  // The mappings grow by `bytes`: arms if not all of them fit. `look`: not only if the bound says so.
   absl::Status Grow(uint64_t bytes, bool look = false);
   absl::Status Arm();
   // A call that takes pages away must not be under way, in another thread, while the memory is armed. So the kernel is
@@ -79,10 +80,10 @@ class ProgramMemory {
   AnswerOr OnMlock(const seccomp_data& call);
   // Whether the kernel may make huge pages of the memory by itself.
   void AllowHugePages(bool allowed);
-  // Advice of what a child is to inherit.
+  // Advice on the memory that a child inherits.
   absl::Status OnForkAdvice(const seccomp_data& call);
   AnswerOr OnThreadWord(uint64_t address);
-  // What becomes of pages with words of threads: they are mapped no more, elsewhere, or as they were and empty.
+  // Pages with words of threads are unmapped, moved, or emptied in place.
   void ForgetPins(uint64_t begin, uint64_t end) { pins_.erase(pins_.lower_bound(begin), pins_.lower_bound(end)); }
   void MovePins(uint64_t begin, uint64_t end, uint64_t to);
   void PinAgain(uint64_t begin, uint64_t end);
@@ -96,11 +97,11 @@ class ProgramMemory {
   absl::StatusOr<int64_t> Remap(const seccomp_data& call, bool ours);
   // mmap(2), of a file of the thread's if there is one.
   absl::StatusOr<int64_t> MakeMmap(pid_t thread, const seccomp_data& call);
-  // MADV_FREE, and then at once what the kernel may do some time.
+  // MADV_FREE, and then the freeing at once, which the kernel may do later.
   absl::StatusOr<int64_t> MakeFree(const seccomp_data& call);
-  // A call that would have replaced what was there has failed: it may have gone all the same.
+  // A call that would have replaced mappings has failed: the former ones may be unmapped all the same.
   void Restore(const std::vector<HomeRange>& ranges);
-  // Memory that is to be looked after is not locked, or it would not leave.
+  // Unlocks memory that is to be looked after: locked pages cannot be evicted.
   absl::Status Unlock(const std::vector<AddressRun>& runs);
   // Looks after memory that is new and empty.
   absl::Status AttachNew(uint64_t begin, uint64_t end);
@@ -110,11 +111,11 @@ class ProgramMemory {
   const std::unique_ptr<PageViews::View> store_;
   RunCounters* const counters_;
   const RunEngine::OnFatal on_fatal_;
-  uint64_t remotable_bytes_ = 0;       // while not armed: at most so much is mapped that might be remote
+  uint64_t remotable_bytes_ = 0;       // while not armed: the most mapped bytes that might be remote
   std::array<rlimit, 3> limits_ = {};  // the helper's, as they were set last
   bool threaded_ = false;              // more than one thread has been begun
   bool locks_ = false;                 // some of it is locked (mlock)
-  bool locks_future_ = false;          // what is mapped later, too
+  bool locks_future_ = false;          // later mappings, too
   bool gives_back_ = false;
   bool partly_inherited_ = false;  // a child would not inherit all as it is (MADV_DONTFORK, MADV_WIPEONFORK)
   bool advised_small_ = false;     // the same of memory that may not be remote as it is

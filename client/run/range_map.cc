@@ -10,7 +10,7 @@ void RangeMap::Add(const HomeRange& range) {
   if (range.pages == 0) return;
   CHECK(!Overlaps(range.begin, range.end()));
   HomeRange whole = range;
-  // Neighbours in both become one: a heap that grows by small steps stays one range.
+  // Neighbours in both become one: a heap that grows by small steps remains one range.
   if (const auto after = by_begin_.find(range.end());
       after != by_begin_.end() && after->second.home == range.home + range.pages) {
     whole.pages += after->second.pages;

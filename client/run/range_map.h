@@ -11,7 +11,7 @@
 namespace nram {
 
 // Pages at [begin, begin + pages * 4096) whose homes are [home, home + pages). A home is a page's number in the pool,
-// and stays with it wherever the program moves it.
+// and does not change when the program moves the page.
 struct HomeRange {
   uint64_t begin = 0;
   uint64_t pages = 0;
@@ -26,9 +26,9 @@ class RangeMap {
  public:
   // Neither the addresses nor the homes may be there.
   void Add(const HomeRange& range);
-  // Takes [begin, end) out and returns what was there, by address.
+  // Takes [begin, end) out and returns its former ranges, by address.
   std::vector<HomeRange> Remove(uint64_t begin, uint64_t end);
-  // What is in [begin, end), cut to it.
+  // The ranges in [begin, end), cut to it.
   std::vector<HomeRange> Within(uint64_t begin, uint64_t end) const;
   bool Overlaps(uint64_t begin, uint64_t end) const;
 

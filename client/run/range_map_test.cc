@@ -67,7 +67,7 @@ TEST(RangeMapTest, IsAsAMapOfPages) {
         }
       }
       model.Check();
-      // Half of the time they come back elsewhere, as mremap(2) has it.
+      // Half of the time they are mapped elsewhere again, as by mremap(2).
       for (const HomeRange& range : removed) {
         const uint64_t to = random() % kPages;
         if (random() % 2 == 0 || to + range.pages > kPages ||
@@ -89,7 +89,7 @@ TEST(RangeMapTest, NeighboursBecomeOne) {
   map.Add({kPageBytes, 1, 11});
   EXPECT_EQ(map.RunFrom(10), 3u);
   EXPECT_EQ(map.Within(0, 3 * kPageBytes).size(), 1u);
-  // Neighbours in addresses alone do not.
+  // Ranges that are neighbours only in addresses do not become one.
   map.Add({3 * kPageBytes, 1, 20});
   EXPECT_EQ(map.RunFrom(10), 3u);
   EXPECT_EQ(map.RunFrom(13), 0u);

@@ -32,7 +32,7 @@ absl::Status RegionPages::WritePages(absl::Span<const Write> writes) {
   absl::Status first_error;
   for (size_t i = 0; i < writes.size() + ios.size(); ++i) {
     Io* const io = ios[i % ios.size()].get();
-    // What this one did last.
+    // The former write of this Io.
     if (i >= ios.size() && i - ios.size() < writes.size()) {
       if (absl::Status status = io->Wait(); !status.ok() && first_error.ok()) first_error = status;
     }

@@ -44,7 +44,7 @@ void Remove(char** list, const char* variable) {
   for (; *list != nullptr; ++list) *list = list[1];
 }
 
-// From what the program was executed with, and from the list that earlier constructors may have made of that.
+// Removes it from the program's first environment, and from the list that earlier constructors may have made of that.
 void Remove(const char* variable, char** first) {
   Remove(first, variable);
   if (environ != first) Remove(environ, variable);
@@ -125,7 +125,7 @@ bool Place(const StartOrder& order, StartReport* report) {
     Fail(report, kStartProtect, errno);
     return false;
   }
-  // Children have no helper. By the pages here `nram run` knows whose memory a thread has.
+  // Children have no helper. By the pages here `nram run` knows which process' memory a thread has.
   if (madvise(base, order.bytes, MADV_DONTFORK) != 0) {
     Fail(report, kStartAdvise, errno);
     return false;

@@ -32,7 +32,7 @@ struct StartOrder {
 // answered when the program's memory is looked after.
 struct StartReport {
   uint64_t magic = kStartMagic;
-  int32_t error = 0;  // of what failed; 0: nothing
+  int32_t error = 0;  // the errno of the failure; 0: none
   int32_t step = 0;   // that failed: a StartStep
   int32_t helper = 0;
   int32_t socket = 0;  // the helper's numbers

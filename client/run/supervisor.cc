@@ -37,7 +37,7 @@ namespace nram {
 namespace {
 
 constexpr int kHeldLookMs = 500;
-constexpr int64_t kStartMs = 60'000;  // so long the start-up library has
+constexpr int64_t kStartMs = 60'000;  // the start-up library's time
 constexpr int kForwarded[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT};
 
 sigset_t WatchedSignals() {
@@ -88,7 +88,7 @@ void Supervisor::BeTheProgram(int status_fd, int go_fd) const {
   const sock_fprog program = {.len = static_cast<unsigned short>(filter.size()),
                               .filter = const_cast<sock_filter*>(filter.data())};
   ChildWord word;
-  // From the filter on nothing here may ask for memory: nobody answers yet.
+  // From the filter on nothing here may ask for memory: calls are not answered yet.
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0) {
     word.listener =
         static_cast<int>(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
@@ -204,7 +204,7 @@ absl::Status Supervisor::Await() {
     if (!children_.empty()) memory_->GiveBackAtEnd();
     memory_.reset();
   }
-  // Nobody is left whose calls would be told.
+  // No process is left whose calls would be told.
   ended_ = end_.has_value() && (fds[1].revents & (POLLHUP | POLLERR)) != 0;
   return absl::OkStatus();
 }
@@ -214,7 +214,7 @@ void Supervisor::OnSignal() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const auto signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD || signal == SIGTSTP) continue;
-    // What the terminal sends it sends to the program as well.
+    // The terminal sends its signals to the program as well.
     if (info.ssi_code <= 0 && !end_.has_value()) kill(program_, signal);
   }
   Reap();
@@ -256,12 +256,12 @@ void Supervisor::OnStopped(pid_t pid, int status) {
   const auto go_on = forks ? PTRACE_SYSCALL : PTRACE_CONT;
   if (!traced_.contains(pid)) {
     if (event == PTRACE_EVENT_STOP && signal == SIGTRAP) {
-      // A child whose parent was killed while it forked: nobody looks after it.
+      // A child whose parent was killed while it forked: its memory is not looked after.
       kill(pid, SIGKILL);
       return;
     }
     // Of job control. This process stops as well, so that the shell takes the job as stopped. SIGSTOP is for the
-    // program alone: whoever has sent it continues the program alone, too, whose faults are to be answered then.
+    // program alone. Its sender continues the program alone, too, and the program's faults must be answered then.
     if (pid == program_ && signal != SIGSTOP) {
       raise(SIGSTOP);
       kill(program_, SIGCONT);
@@ -327,7 +327,7 @@ absl::Status Supervisor::LookAfter(pid_t pid) {
   // The room in the pool of the program that was there before.
   if (memory_ != nullptr) memory_->GiveBackAtEnd();
   memory_.reset();
-  // To where the call returns: registers can be set there.
+  // Goes on to the return of the call: registers can be set there.
   int status = 0;
   do {
     if (ptrace(PTRACE_SYSCALL, pid, nullptr, nullptr) != 0) return ErrnoStatus(errno, "PTRACE_SYSCALL");

@@ -40,7 +40,7 @@ struct RunReport {
   uint64_t refused_forks = 0;
   uint64_t refused_hidings = 0;  // of its memory, from this process (PR_SET_DUMPABLE)
   uint64_t children = 0;         // processes that have been forked; they are local
-  uint64_t armed_children = 0;   // of those that had outgrown the budget: they have remote memory, too
+  uint64_t armed_children = 0;   // children of programs that had outgrown the budget: they have remote memory, too
   uint64_t local_programs = 0;   // that it has executed itself, and that cannot be looked after
 };
 
@@ -54,13 +54,13 @@ class Supervisor {
   // Kills the program if it has not ended.
   ~Supervisor();
 
-  // Makes the program's process, which waits for Run. Signals to this process go to the program from here on.
-  // `library`: of the start (UntracedStart), where programs may not be traced; empty: this one is traced, and its forks
-  // and what it executes are looked after, too.
+  // Makes the program's process, which waits for Run. Signals to this process are passed on to the program from here
+  // on. `library`: of the start (UntracedStart), where programs may not be traced; empty: this one is traced, and its
+  // forks and the programs that it executes are looked after, too.
   absl::Status Start(const std::string& library = "");
-  // Executes the program and returns when it, and all processes that it has left, have ended. `store` outlives this
-  // object. NOT_FOUND, PERMISSION_DENIED and so on: it could not be executed. Other errors: what it needed could not be
-  // had, and it has been killed.
+  // Executes the program and returns when it, and all its remaining processes, have ended. `store` outlives this
+  // object. NOT_FOUND, PERMISSION_DENIED and so on: it could not be executed. Other errors: a resource for it was
+  // lacking, and it has been killed.
   absl::StatusOr<RunEnd> Run(PageStore* store);
 
   const RunReport& report() const { return report_; }
@@ -68,7 +68,7 @@ class Supervisor {
  private:
   // Memory that is looked after, and the process that it belongs to.
   struct Owner {
-    ProgramMemory* memory = nullptr;  // null: nobody's, it is local
+    ProgramMemory* memory = nullptr;  // null: the memory is local
     pid_t process = -1;
   };
   // A process that was forked and has memory that is looked after.
@@ -94,7 +94,7 @@ class Supervisor {
   absl::Status Failure() ABSL_LOCKS_EXCLUDED(mu_);
   void Kill() const;
 
-  // Waits for what there is to do.
+  // Waits for work.
   absl::Status Await();
   void OnSignal();
   void Reap();
@@ -112,7 +112,7 @@ class Supervisor {
   void RefuseLateHeld();
   // Of a call of memory that is looked after. Nothing: it has been answered already.
   absl::StatusOr<std::optional<ProgramMemory::Answer>> OnCall(const seccomp_notif& told, const Owner& owner);
-  // Whose memory a thread has that was told. An error: that is not known, while memory is armed.
+  // The owner of the memory of the thread that made the call. An error: that is not known, while memory is armed.
   absl::StatusOr<Owner> OwnerOf(const seccomp_notif& told);
   void Answer(uint64_t id, const ProgramMemory::Answer& answer) const;
 
@@ -124,7 +124,7 @@ class Supervisor {
   absl::Status AdoptChild(ProgramMemory* parent, pid_t pid);
   // A child that could not be looked after, or cannot any more.
   void KillChild(pid_t pid, int pidfd, const absl::Status& status) const;
-  // Their memory has gone.
+  // Its memory has ended.
   void EndChild(std::list<Child>::iterator child);
   void EndChildren();
   // prctl(PR_SET_DUMPABLE).
@@ -148,7 +148,7 @@ class Supervisor {
   // One that is told before the library has reported.
   std::optional<ProgramMemory::Answer> OnEarlyCall(const seccomp_notif& told);
   void OnExecutedUntraced();
-  // The library must have come by now.
+  // The library must have reported by now.
   void CheckStarted();
   static void SayNotStarted();
 
@@ -176,7 +176,7 @@ class Supervisor {
   bool traces_ = true;
   std::unique_ptr<UntracedStart> start_;  // until the library has reported
   int64_t start_until_ns_ = 0;            // it has until then
-  std::vector<EarlyCall> early_;          // what is to be known of threads and locks
+  std::vector<EarlyCall> early_;          // calls that tell of threads and locks
   std::set<pid_t> executing_;             // threads that may be executing another program
 
   Mutex mu_;

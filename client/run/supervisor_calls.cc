@@ -21,7 +21,7 @@
 namespace nram {
 namespace {
 
-// So long a call that arms waits for a fork.
+// The longest that a call that arms waits for a fork.
 constexpr int64_t kHeldMs = 10'000;
 // The answer to a call that cannot be made now. Also when the program is to be killed: its own threads do not see it,
 // and others that share its memory do not wait for ever.
@@ -69,7 +69,7 @@ absl::StatusOr<Supervisor::Owner> Supervisor::OwnerOf(const seccomp_notif& told)
 
 void Supervisor::OnNotification() {
   seccomp_notif told = {};
-  if (ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_RECV, &told) != 0) return;  // it has gone
+  if (ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_RECV, &told) != 0) return;  // the thread has ended
   if (!traces_) {
     if (const auto answer = OnCallUntraced(told); answer.has_value()) return Answer(told.id, *answer);
   }
@@ -139,7 +139,7 @@ absl::StatusOr<std::optional<ProgramMemory::Answer>> Supervisor::OnCall(const se
   const bool forks = call.nr == SYS_fork || (call.nr == SYS_clone && (call.args[0] & CLONE_VM) == 0);
   const bool executes = call.nr == SYS_execve || call.nr == SYS_execveat;
   if (executes) {
-    // Of a child that shares the memory: it has its own from here on, and that is local.
+    // A child that shares the memory has its own from here on, and that is local.
     if (!traces_) {
       if (IsThreadOf(owner.process, thread)) executing_.insert(thread);
       return ProgramMemory::Answer();

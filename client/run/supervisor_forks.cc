@@ -46,7 +46,7 @@ std::optional<ProgramMemory::Answer> Supervisor::OnFork(const seccomp_notif& tol
     if (armed)
       return RefuseFork(
           "programs may not be traced here, so a program that has outgrown its budget cannot have children");
-    // If the memory is armed before the kernel copies it, what is looked after is not copied (TaskSpace::Register).
+    // If the memory is armed before the kernel copies it, registered ranges are not copied (TaskSpace::Register).
     ++report_.children;
     return ProgramMemory::Answer();
   }
@@ -87,7 +87,7 @@ void Supervisor::PrepareFork(pid_t thread, Fork* fork) {
 
 void Supervisor::ForkArmed(const seccomp_notif& told, const Owner& owner) {
   const auto thread = static_cast<pid_t>(told.pid);
-  // The child's helper is to be this process' own child, whoever has ended by then.
+  // The child's helper must be this process' own child, even if its parent has ended by then.
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   const bool frozen = owner.memory->BeginFork(told.data, forks_[thread].rseq);
   Answer(told.id, frozen ? ProgramMemory::Answer() : kRefused);
@@ -125,7 +125,7 @@ absl::Status Supervisor::AdoptChild(ProgramMemory* parent, pid_t pid) {
   const auto former =
       std::find_if(children_.begin(), children_.end(), [pid](const Child& one) { return one.pid == pid; });
   if (former != children_.end()) EndChild(former);
-  // It stays where it is as long as its memory.
+  // Its address does not change as long as its memory lives.
   children_.push_back(std::move(child));
   const Child* const kept = &children_.back();
   absl::StatusOr<std::unique_ptr<ProgramMemory>> memory = parent->Fork(

@@ -1,4 +1,4 @@
-// What of the supervisor needs no other process: the filter and the reading of maps.
+// The parts of the supervisor that need no other process: the filter and the reading of maps.
 
 #include <fcntl.h>
 #include <linux/audit.h>
@@ -56,7 +56,7 @@ TEST(CallFilterTest, TellsOfLargePrivateMappings) {
   EXPECT_EQ(Ask(SYS_mmap, {0, kRemoteBytesMin, PROT_READ, kFlags | MAP_HUGETLB}), kPass);
   EXPECT_EQ(Ask(SYS_mmap, {0, kRemoteBytesMin, PROT_READ, MAP_SHARED | MAP_ANONYMOUS}), kPass);
   EXPECT_EQ(Ask(SYS_mmap, {0, kRemoteBytesMin, PROT_READ, MAP_PRIVATE}), kPass);
-  // Whatever is mapped over what may be remote.
+  // Any mapping over an address that may be remote.
   EXPECT_EQ(Ask(SYS_mmap, {4096, 4096, PROT_READ, MAP_SHARED | MAP_FIXED}), kTell);
 }
 

@@ -53,7 +53,7 @@ absl::StatusOr<std::string> ReadStatus(pid_t task, std::initializer_list<absl::s
   return lines;
 }
 
-// By which the kernel decides, besides their memory, who may look into two tasks.
+// Compares the rights by which the kernel, besides their memory, decides the access to two tasks.
 bool HaveSameRights(pid_t one, pid_t other) {
   const auto read = [](pid_t task) { return ReadStatus(task, {"Uid:", "Gid:", "CapPrm:"}); };
   const absl::StatusOr<std::string> rights = read(one);
@@ -81,7 +81,7 @@ std::vector<AddressRun> FindRemotable(absl::string_view maps) {
     const bool helper = begin < HelperPlace::kBase + HelperPlace::kBytes && end > HelperPlace::kBase;
     if (!anonymous || helper || permissions[3] != 'p' || permissions[2] == 'x') continue;
     if ((end - begin < kRemoteBytesMin && !heap) || end - begin > kRemoteBytesMax) continue;
-    // The text is read in parts, and mappings may change meanwhile. What was told twice is looked after once.
+    // The text is read in parts, and mappings may change meanwhile. A range that is listed twice is looked after once.
     if (!found.empty()) begin = std::max(begin, found.back().begin + found.back().pages * kPageBytes);
     if (begin >= end) continue;
     found.push_back({begin, (end - begin) / kPageBytes});
@@ -95,7 +95,7 @@ bool HasHelperPages(absl::string_view maps) {
     uint64_t end = 0;
     char permissions[5] = {};
     if (sscanf(std::string(line).c_str(), "%" SCNx64 "-%" SCNx64 " %4s", &begin, &end, permissions) != 3) continue;
-    // Its code. Whatever else is around there is somebody else's: sanitizers reserve large ranges.
+    // The helper's code. Other mappings around it are not the helper's: sanitizers reserve large ranges.
     if (begin == HelperPlace::kBase && end == begin + 4096 && absl::string_view(permissions) == "r-xp") return true;
   }
   return false;
@@ -144,7 +144,7 @@ UniqueFd ReopenFile(pid_t thread, int number) {
     errno = ENODEV;
     return UniqueFd();
   }
-  // The link's rights are those of the descriptor. A lease that somebody has is not waited for.
+  // The link's rights are those of the descriptor. Does not wait for a lease on the file.
   return UniqueFd(open(path.c_str(), ((link.st_mode & S_IWUSR) != 0 ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK));
 }
 

@@ -15,15 +15,15 @@
 
 namespace nram {
 
-// A mapping that is larger than this stays local: it is a table of addresses, such as a sanitizer's shadow.
+// A mapping that is larger than this remains local: it is a table of addresses, such as a sanitizer's shadow.
 inline constexpr uint64_t kRemoteBytesMax = uint64_t{256} << 30;
 
-// What of a program's memory may be remote, by the text of /proc/PID/maps: private anonymous memory that is not
-// executable, of kRemoteBytesMin and more, and the heap of brk(2). Pure.
+// The parts of a program's memory that may be remote, by the text of /proc/PID/maps: private anonymous memory that is
+// not executable, of kRemoteBytesMin and more, and the heap of brk(2). Pure.
 std::vector<AddressRun> FindRemotable(absl::string_view maps);
 // Whether a supervisor has put its helper's pages into such memory. Pure.
 bool HasHelperPages(absl::string_view maps);
-// What may be remote of a running task. Blocks for the length of a read from /proc.
+// The parts of a running task's memory that may be remote. Blocks for the length of a read from /proc.
 absl::StatusOr<std::vector<AddressRun>> ReadRemotable(pid_t task);
 
 // How many mappings have a part of the run. Blocks for the length of a read from /proc.

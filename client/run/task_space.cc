@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<TaskSpace>> TaskSpace::Open(Helper* helper) {
 }
 
 absl::Status TaskSpace::OpenFile() {
-  // Limits of the files that the program writes are none of this one.
+  // The program's file-size limits do not apply to this file.
   for (const pid_t task : {getpid(), helper_->pid()}) {
     rlimit limit;
     if (prlimit(task, RLIMIT_FSIZE, nullptr, &limit) != 0) continue;
@@ -156,7 +156,7 @@ void TaskSpace::PoisonMissing(absl::Span<const AddressRun> runs) {
       if (ioctl(faults_.get(), UFFDIO_POISON, &request) == 0) {
         at += request.range.len;
       } else if (errno == ESRCH) {
-        return;  // nobody has the memory any more
+        return;  // no process has the memory any more
       } else if (request.updated > 0) {
         at += static_cast<uint64_t>(request.updated);
       } else if (errno == ENOENT && most > kPageBytes) {
@@ -244,7 +244,7 @@ absl::Status TaskSpace::MoveAll(absl::Span<const AddressRun> runs, bool may_be_s
       singles.push_back({addresses[i], 1});
       at.push_back(i);
     }
-    // To copy one that is protected would be a fault that nobody answers.
+    // Copying a protected page would raise a fault that is never answered.
     if (singles.empty() || (unshare && !may_be_shared)) break;
     NRAM_RETURN_IF_ERROR(Move(singles, at, unshare, taken, &errors));
   }

@@ -16,8 +16,8 @@
 
 namespace nram {
 
-// The memory of another program: by its userfaultfd, and by the helper in it for what nobody can do from outside.
-// Thread-safe.
+// The memory of another program: by its userfaultfd, and, for operations that cannot be done from outside, by the
+// helper in it. Thread-safe.
 class TaskSpace : public AddressSpace {
  public:
   // Whether this process could have one; the message says how to mend it. UNIMPLEMENTED: the kernel is older than 6.8.
@@ -36,12 +36,12 @@ class TaskSpace : public AddressSpace {
   }
   AddressRun scratch() const { return {scratch_, kScratchPages}; }
   // From now on missing pages and first writes there are faults. INVALID_ARGUMENT: such memory cannot be looked after.
-  // If the program may not be traced, no child inherits it: a fork(2) may be under way that nobody could stop.
+  // If the program may not be traced, no child inherits it: a fork(2) may be under way that cannot be stopped.
   absl::Status Register(uint64_t begin, uint64_t pages);
-  // Whether that is so of what is there now. What was protected may be written to afterwards.
+  // Whether the present mappings there are registered. Protected pages may be written to afterwards.
   bool IsRegistered(uint64_t begin, uint64_t pages);
 
-  // Whoever touches a page that is missing there ends by SIGBUS, also when this object has gone.
+  // A process that touches a missing page there ends by SIGBUS, also after this object is destroyed.
   void PoisonMissing(absl::Span<const AddressRun> runs);
 
   absl::Status Copy(uint64_t to, absl::Span<const std::byte> data, bool protect) override;
@@ -58,7 +58,7 @@ class TaskSpace : public AddressSpace {
 
   // Makes the file that pages go through where this process may not read the program's memory.
   absl::Status OpenFile();
-  // What has been moved to the scratch: to the same place in `to`.
+  // Reads the pages moved to the scratch, to the same place in `to`.
   absl::Status Read(const std::vector<AddressRun>& runs, absl::Span<std::byte> to)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(take_mu_);
   absl::Status ReadByFile(const std::vector<AddressRun>& runs, absl::Span<std::byte> to)
@@ -72,7 +72,7 @@ class TaskSpace : public AddressSpace {
   // Moves all that can be moved. `may_be_shared`: with a child; such pages are copied first.
   absl::Status MoveAll(absl::Span<const AddressRun> runs, bool may_be_shared, std::vector<bool>* taken)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(take_mu_);
-  // What has been moved goes.
+  // Drops the pages moved to the scratch.
   absl::Status DropScratch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(take_mu_);
 
   Helper* const helper_;

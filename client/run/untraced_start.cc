@@ -36,7 +36,7 @@ absl::Status Refused(const char* call) {
   return absl::PermissionDeniedError(absl::StrCat(call, ": ", strerror(errno)));
 }
 
-// Of a child: what tracing needs.
+// The calls that tracing needs, on a child.
 absl::Status TryTracing(pid_t child, int descriptor) {
   static char mark = 0;
   const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));

@@ -16,14 +16,14 @@ namespace nram {
 // refused. Makes a child, for a moment: for a process that has one thread.
 absl::Status MayTrace();
 
-// Whether the start-up library comes into a program: it is linked dynamically, with the GNU C library, or is a script
-// for such a one. FAILED_PRECONDITION says why not.
+// Whether the start-up library can be loaded into a program: it is linked dynamically, with the GNU C library, or is a
+// script for such a one. FAILED_PRECONDITION says why not.
 absl::Status CheckLoads(const std::string& path);
 
 // The start of a program that may not be traced: a library makes the helper in it (adr/0026). Not thread-safe.
 class UntracedStart {
  public:
-  // `library`: the path of what start_library.cc is built to.
+  // `library`: the path of the library that is built from start_library.cc.
   static absl::StatusOr<std::unique_ptr<UntracedStart>> Make(const std::string& library);
 
   // The environment that the program is to be executed with. Its process calls Inherit first.
@@ -32,8 +32,7 @@ class UntracedStart {
   // The program's end of the socket is its own from here on.
   void CloseIts() { its_.reset(); }
 
-  // Takes what the library has reported; null: nothing yet. Does not wait for it. An error: it could not make the
-  // helper.
+  // Takes the library's report; null: there is none yet. Does not wait for it. An error: it could not make the helper.
   absl::StatusOr<std::unique_ptr<Helper>> TakeHelper();
 
  private:

@@ -11,8 +11,8 @@ namespace nram {
 // wrong. Not thread-safe.
 class WriteHabit {
  public:
-  // How a lone page that is read is to come. Now and then one comes protected all the same, or nothing would tell that
-  // the habit has changed.
+  // Whether a single page that is read is to be placed writable. Now and then one is placed protected all the same, to
+  // notice a change of the habit.
   bool ComesWritable() {
     if (protected_ >= kEnough && written_ * 4 >= protected_ && ++trusted_ % kLook != 0) return true;
     if (++protected_ == kMany) {

@@ -11,8 +11,8 @@
 
 namespace nram {
 
-// Memory for keys and secrets: locked, in no core dump, and wiped in a child after fork. Whoever fills it is alone with
-// it; from then on it is thread-safe.
+// Memory for keys and secrets: locked, in no core dump, and wiped in a child after fork. The thread that fills it must
+// be alone with it; from then on it is thread-safe.
 class KeyMemory {
  public:
   // Zeros. RESOURCE_EXHAUSTED: no memory may be locked (ulimit -l).

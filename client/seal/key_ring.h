@@ -13,8 +13,8 @@
 
 namespace nram {
 
-// The keys of all owners that a named region has had. Does not change, so it is thread-safe. 32 bytes of locked memory
-// for each.
+// The keys of all past and present owners of a named region. Does not change, so it is thread-safe. 32 bytes of locked
+// memory for each.
 class KeyRing {
  public:
   // FAILED_PRECONDITION: a child after fork. RESOURCE_EXHAUSTED: no memory may be locked.

@@ -38,14 +38,13 @@ class PageCipher {
   // False: there is no key any more (this is a child after fork), or OpenSSL fails.
   bool BeginSealing(const SealKey& key) { return Begin(sealing_.get(), key); }
   bool BeginOpening(const SealKey& key) { return Begin(opening_.get(), key); }
-  // Ends what was begun, if anything.
+  // Ends a begun sealing or opening, if any.
   void End();
 
   // Between Begin... and End. `counter` must never come twice with the same number: the two pages' difference would be
   // plain, and forged tags possible. `page` and `sealed`: kPageBytes each; they may be the same. False: OpenSSL fails.
   bool Seal(const SealPlace& place, uint64_t counter, const std::byte* page, std::byte* sealed, PageSeal* seal);
-  // Opens kPageBytes in place. False: it is not what was sealed for this place with this counter; then the bytes are
-  // zeros.
+  // Opens kPageBytes in place. False: the bytes were not sealed for this place with this counter; they are zeros then.
   bool Open(const SealPlace& place, const PageSeal& seal, std::byte* page);
 
  private:

@@ -32,7 +32,7 @@ uint64_t PageVersions::TakeCounters(uint64_t count) {
   while (true) {
     const uint64_t step = NRAM_PLANTED(counter_given_twice) && count > 1 ? count - 1 : count;
     const uint64_t first = next_counter_.fetch_add(step, std::memory_order_relaxed);
-    // The low words of all must tell them from what is no counter.
+    // The low words of all must differ from the constants that are no counters.
     if (VersionOf(first) >= kFirstVersion && VersionOf(first + count - 1) >= VersionOf(first)) return first;
   }
 }
@@ -197,7 +197,7 @@ PageVersions::Verdict PageVersions::Check(uint64_t page, uint64_t counter, bool 
   if (known == kLostVersion) return Verdict::kLost;
   if (known == kUnknownVersion) return Verdict::kFits;
   bool is_doubted = false;
-  // A former owner's counters may have the same low words: what is known here, this owner has sealed.
+  // A former owner's counters may have the same low words: all versions known here are of this owner's seals.
   const bool is_own = counter == 0 || (counter ^ next_counter_.load(std::memory_order_relaxed)) >> 48 == 0;
   bool fits = known == found && is_own;
   if (doubts_ != nullptr) {

@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_SEAL_PAGE_VERSIONS_H_
 #define NRAM_CLIENT_SEAL_PAGE_VERSIONS_H_
 
-// The owner's knowledge of a sealed region's pages: which version of each a server must have (adr/0016). So a server
-// that gives an older one is found.
+// The owner's knowledge of a sealed region's pages: which version of each a server must have (adr/0016). It exposes a
+// server that returns an older one.
 
 #include <array>
 #include <atomic>
@@ -30,20 +30,20 @@ using PageBits = uint64_t;
 static_assert(kPagesPerMessage == 64);
 
 // Thread-safe. 4 bytes a page, in runs of 16 pages that were ever written, and some 40 bytes a span. Nothing blocks.
-// Changes of the same pages come here one after the other: each is told before it leaves the gate.
+// The calls for changes of one page follow one another: each change is told before it leaves the gate.
 class PageVersions {
  public:
-  // `untold`: what is known of pages that nobody has told of: kHoleVersion, or kUnknownVersion in a region that was
+  // `untold`: the version of pages that were never told: kHoleVersion, or kUnknownVersion in a region that was
   // attached. Counters begin at `first_counter`, whose low word is kFirstVersion or more, and keep its upper 16 bits:
-  // those of others have other ones.
+  // other owners' counters have other ones.
   explicit PageVersions(PageVersion untold = kHoleVersion, uint64_t first_counter = kFirstVersion)
       : untold_(untold), next_counter_(first_counter) {}
   PageVersions(const PageVersions&) = delete;
 
-  // So many counters in a row, none of which was given before; returns the first. At most kPagesPerMessage.
+  // Takes `count` counters in a row, none of which was given before; returns the first. At most kPagesPerMessage.
   uint64_t TakeCounters(uint64_t count);
 
-  // Allocates what changes of these pages would.
+  // Allocates the memory that changes of these pages need.
   void Prepare(uint64_t first_page, uint64_t end_page);
 
   // A change of pages, told at its end. `pages`: which of those from `first_page` on it was of. It has left them sealed
@@ -56,8 +56,8 @@ class PageVersions {
   void TrimDoubted(uint64_t first_page, uint64_t end_page);
   // The span is empty everywhere: pages of which nothing was told are holes.
   void NoteEmpty(uint64_t span);
-  // No server has any of these pages, or ever will what was sent before the mark was taken: what was in doubt then has
-  // not happened.
+  // No server has any of these pages, or will ever get a message from before the mark: a change that was in doubt then
+  // has not happened.
   uint64_t mark() const;
   void EndDoubts(uint64_t first_page, uint64_t end_page, uint64_t mark);
   // The first span at or after `span` of which something was told; UINT64_MAX if there is none.
@@ -65,7 +65,7 @@ class PageVersions {
 
   enum class Verdict : uint8_t {
     kFits,
-    kOther,  // not what a server should have
+    kOther,  // a server should not have it
     kLost,   // no server can have it
   };
   // The finding of a read, at a time when no change of the page is under way. `counter` 0: a hole. Its tag has been

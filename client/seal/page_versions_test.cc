@@ -120,7 +120,7 @@ TEST(PageVersionsTest, OfAnAttachedRegionAnythingGoesUntilItIsWritten) {
   EXPECT_EQ(versions.Check(4, 0, true), Verdict::kFits);
 }
 
-// Against a map of sets: what each page may be.
+// Compares with a map of the versions that each page may have.
 TEST(PageVersionsTest, RandomChangesAgainstAModel) {
   std::mt19937_64 random(TestSeed());
   PageVersions versions;
@@ -159,7 +159,7 @@ TEST(PageVersionsTest, RandomChangesAgainstAModel) {
         break;
       default: {
         std::vector<uint64_t>& may = of(first);
-        // One that it may be, or another.
+        // A possible version, or another one.
         const uint64_t asked = random() % 2 == 0 ? may[random() % may.size()] : random() % (counter + 1);
         const bool settles = random() % 2 == 0;
         const bool is_newest = may.back() == asked;

@@ -23,7 +23,7 @@ class RegionSeal {
   // Of a region with a name, for an owner in the ring. `untold`: as PageVersions has it.
   RegionSeal(Sealers* sealers, std::unique_ptr<const KeyRing> ring, OwnerNumber owner, PageVersion untold)
       : sealers_(sealers), ring_(std::move(ring)), key_(ring_->Find(owner)), versions_(untold, FirstCounterOf(owner)) {}
-  // For a reader: it seals nothing.
+  // A reader's: it seals nothing.
   RegionSeal(Sealers* sealers, std::unique_ptr<const KeyRing> ring)
       : sealers_(sealers), ring_(std::move(ring)), versions_(kUnknownVersion) {}
 

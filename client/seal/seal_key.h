@@ -22,7 +22,7 @@ class SealKey {
   // A new one, that dies with this object. RESOURCE_EXHAUSTED: no memory may be locked (ulimit -l). UNAVAILABLE: there
   // is no randomness.
   static absl::StatusOr<std::unique_ptr<SealKey>> Random();
-  // One for a purpose, from a secret that somebody keeps: HKDF-SHA-256 (RFC 5869). The same secret, salt and purpose
+  // One for a purpose, from a secret that the user keeps: HKDF-SHA-256 (RFC 5869). The same secret, salt and purpose
   // give the same key. RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<SealKey>> Derive(absl::Span<const uint8_t> secret,
                                                          absl::Span<const uint8_t> salt,

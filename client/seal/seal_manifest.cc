@@ -43,7 +43,7 @@ void Append(Number number, std::string* to) {
   to->append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
-// Takes values from the front of what is left. After one that is not there, all are zeros.
+// Takes values from the front of the remaining bytes. After a missing one, all are zeros.
 class Reader {
  public:
   explicit Reader(absl::string_view bytes) : left_(bytes) {}

@@ -15,8 +15,8 @@
 
 namespace nram {
 
-// Of one owner's term: drawn at random when it begins. The owner's key is derived with it, and its first bytes are the
-// owner's number, which is in the seal of each page (OwnerOf).
+// The salt of one owner's term, drawn at random when the term begins. The owner's key is derived with it, and its first
+// bytes are the owner's number, which is in the seal of each page (OwnerOf).
 using OwnerSalt = std::array<uint8_t, 16>;
 using OwnerNumber = uint16_t;
 
@@ -26,8 +26,8 @@ inline OwnerNumber OwnerOf(uint64_t counter) { return static_cast<OwnerNumber>(c
 // Where the counters of that owner begin.
 uint64_t FirstCounterOf(OwnerNumber owner);
 
-// The word of whoever has the key file about a named region that is sealed. Servers keep it, and cannot make or change
-// one.
+// A statement about a sealed region with a name, by a bearer of the key file. Servers keep it, and cannot make or
+// change one.
 struct SealManifest {
   static constexpr size_t kOwnersMax = 1000;
 
@@ -36,7 +36,7 @@ struct SealManifest {
   // FAILED_PRECONDITION: it was not made with that secret.
   static absl::StatusOr<SealManifest> Read(const SealSecret& secret, absl::string_view bytes);
 
-  // The region is the same, whoever owned it.
+  // The region is the same, under any owner.
   bool IsOfSame(const SealManifest& other) const {
     return id == other.id && name == other.name && size_bytes == other.size_bytes && copies == other.copies;
   }

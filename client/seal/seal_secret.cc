@@ -35,7 +35,7 @@ absl::Status CheckFile(int fd, const std::string& name, const struct stat& info)
                    (info.st_mode & refused & 0022) != 0 ? "change" : "read", " it. Use chmod 600 on the ", name));
 }
 
-// Whoever may write the directory can put another file, or a link to one that he knows, in the place of this one.
+// A user with write access to the directory can replace this file by another, or by a link to one that he knows.
 absl::Status CheckDirectory(const std::string& path, const std::string& name) {
   const size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -54,7 +54,7 @@ absl::Status CheckDirectory(const std::string& path, const std::string& name) {
 absl::StatusOr<std::unique_ptr<SealSecret>> SealSecret::Read(const std::string& path) {
   const std::string name = absl::StrCat("key file ", path);
   NRAM_RETURN_IF_ERROR(CheckDirectory(path, name));
-  // Not blocking: a fifo that nobody writes would.
+  // Not blocking: a fifo without a writer would block.
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) return ErrnoStatus(errno, name);
   struct stat info {};

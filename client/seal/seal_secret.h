@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_SEAL_SEAL_SECRET_H_
 #define NRAM_CLIENT_SEAL_SEAL_SECRET_H_
 
-// A key file: what opens regions that outlive their process (adr/0016, "Regions with a name").
+// A key file: it opens regions that outlive their process (adr/0016, "Regions with a name").
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace nram {
 
-// The secret in a key file. Thread-safe. Nobody else sees it: keys for purposes are derived.
+// The secret in a key file. Thread-safe. It is not shown: keys for purposes are derived from it.
 class SealSecret {
  public:
   static constexpr size_t kBytesMin = 16;
@@ -26,10 +26,10 @@ class SealSecret {
   // All of a file. Blocks as its file system does. Errors name the file and say how to mend it. FAILED_PRECONDITION: it
   // is no regular file, others may change or read it, or it is too short or too long. Else as open(2).
   //
-  // Who may read and change it: it is this user's, or root's. Nobody else may write it. Nobody else may read it; of a
-  // file of root's its group may (mode 0440), and on a tmpfs everybody, since so Kubernetes mounts secrets. Links are
-  // followed, since a mounted secret is one. Nobody else may write the directory that the path names (unless it has the
-  // sticky bit, as /tmp has).
+  // The file's owner must be this user or root. No other user may write it. No other user may read it; but the group of
+  // a file of root's may (mode 0440), and every user on a tmpfs, because Kubernetes mounts secrets so. Links are
+  // followed, since a mounted secret is one. No other user may write the directory that the path names (unless it has
+  // the sticky bit, as /tmp has).
   static absl::StatusOr<std::unique_ptr<SealSecret>> Read(const std::string& path);
 
   // See SealKey::DeriveAt. FAILED_PRECONDITION: this is a child after fork, which has no secret.

@@ -12,7 +12,7 @@
 namespace nram {
 namespace {
 
-// Of a page that is to become a hole: any but zeros.
+// The seal of a page that is to become a hole: any but zeros.
 PageSeal HoleSeal() {
   PageSeal seal;
   seal.counter.fill(0xff);

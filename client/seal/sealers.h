@@ -27,9 +27,9 @@ struct Sealer {
   // this process has no key (it is a child after fork).
   bool Seal(RegionSeal* seal, RegionId region, uint64_t first_page, absl::Span<const std::byte> pages,
             absl::Span<const ChunkMask> selected, bool zeros_are_holes);
-  // Opens in `pages` what was read, with its seals in `seals`, and compares with the region's versions. The place of
-  // the first page that is not what it should be; kAllFit. What was not opened is zeros. *lost: such a page is lost for
-  // good. `settles`: as PageVersions::Check has it.
+  // Opens the pages read into `pages`, with their seals in `seals`, and compares with the region's versions. Returns
+  // the place of the first wrong page; kAllFit. Unopened pages are zeros. *lost: that page is lost for good. `settles`:
+  // as PageVersions::Check has it.
   static constexpr size_t kAllFit = SIZE_MAX;
   size_t Open(RegionSeal* seal, RegionId region, uint64_t first_page, absl::Span<std::byte> pages, bool settles,
               bool* lost);
@@ -38,7 +38,7 @@ struct Sealer {
 
   PageCipher cipher;
   std::array<PageSeal, kPagesPerMessage> seals{};
-  // Of what Seal has made: chunks that are sent, and pages that the message changes, or makes holes.
+  // Seal's results: chunks that are sent, and pages that the message changes, or makes holes.
   std::array<ChunkMask, kPagesPerMessage> masks{};
   PageBits stored = 0;
   PageBits holes = 0;
@@ -57,7 +57,7 @@ class Sealers {
   // One that is free: the one that was used last. Null: out of memory.
   Sealer* Take();
   void Give(Sealer* sealer);
-  // From now on the stock is so many, whose memory was touched. While none is in use.
+  // From now on the stock has `count` sealers, whose memory was touched. While none is in use.
   void Prepare(size_t count);
 
  private:

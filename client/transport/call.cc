@@ -91,7 +91,7 @@ void BeginCall(Call* call, const void* transport) {
 }
 
 bool IsUnderWay(const Call& call, const void* transport) {
-  // In this order: a thread that sees that the call was begun again also sees where.
+  // is_done() comes first: a thread that sees that the call was begun again also sees where.
   return !call.is_done() && call.started_at.load(std::memory_order_relaxed) == transport;
 }
 

@@ -37,11 +37,11 @@ struct Call {
   // that moves traffic, with no lock held. It must not block, and may Start calls. The transport does not touch the
   // call after that.
   void (*done)(Call* call) = nullptr;
-  // With `done`: a thread is expected to Wait soon all the same. The poller leaves the receiving to that thread, and
+  // If there is a `done`, a thread is still expected to Wait soon. The poller leaves the receiving to that thread, and
   // looks only every 20 ms. The call and its deadline must stay until `done` has run and Wait has returned.
   bool wait_expected = false;
-  // Without `done`: another server may keep the thread from its Wait. Until then the poller looks every 20 ms, so that
-  // neither end takes the other for dead.
+  // If there is no `done`, another server may keep the thread from its Wait. Until then the poller looks every 20 ms,
+  // so that neither end takes the other for dead.
   bool may_wait_late = false;
   void* context = nullptr;
 

@@ -216,7 +216,7 @@ class GrpcControlClient final : public ControlClient {
     return way;
   }
 
-  // gRPC does not look at who listens.
+  // gRPC does not check the listener.
   absl::StatusOr<Way> DialSocket(int64_t deadline_ns) {
     NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(endpoint_, deadline_ns));
     NRAM_ASSIGN_OR_RETURN(UniqueFd fd, ConnectSocket(address, deadline_ns));
@@ -308,7 +308,7 @@ class GrpcControlClient final : public ControlClient {
   CondVar dialled_;
   bool dialling_ ABSL_GUARDED_BY(mu_) = false;
   Way way_ ABSL_GUARDED_BY(mu_);
-  std::optional<uid_t> listener_;  // of the first connection to a Unix socket; whoever dials has it
+  std::optional<uid_t> listener_;  // of the first connection to a Unix socket; the dialling thread has it
 };
 
 }  // namespace

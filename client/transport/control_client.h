@@ -27,9 +27,9 @@ struct ServerCapacity {
   uint64_t free_bytes = 0;
   uint64_t overhead_bytes = 0;
   bool draining = false;
-  bool leaving = false;           // its clients are to move what it holds to others
+  bool leaving = false;           // its clients are to move their data to other servers
   uint64_t asked_back_bytes = 0;  // its clients are to give back so much
-  bool pressed = false;           // it has, or had lately, more than it may
+  bool pressed = false;           // it uses, or used lately, more than it may
   bool urgent = false;            // it leaves, and its process will end soon
 };
 
@@ -56,7 +56,7 @@ struct ServerHello {
   ServerHost host;
   int64_t lease_ttl_ms = 0;
   uint32_t version = 0;  // of the wire: the highest that both ends speak
-  // Who this client is there (docs/security.md). All servers of a pool should say the same.
+  // This client's identity there (docs/security.md). All servers of a pool should say the same.
   std::string tenant;
   std::string role;
 };
@@ -68,7 +68,7 @@ struct LeaseInfo {
   ServerCapacity capacity;
   uint64_t term = 0;              // changes when the lease is granted after its end
   uint32_t hear_again_ms = 100;   // while something is asked, until the next renewal; else until a ping
-  uint32_t asked_back_share = 0;  // of what this client has there, in millionths: it is to give so much back
+  uint32_t asked_back_share = 0;  // millionths of this client's memory there that it is to give back
 };
 
 struct ReserveOrder {
@@ -90,20 +90,20 @@ struct RegionInfo {
   LeaseId lease{};  // the owner's, if the caller of AttachRegion named it as its own; else zero
   // Of a region of copies, or with sealed pages.
   uint8_t copies = 1;
-  // Of this list of incarnations: the owner that has told it, and its number. Higher owners' are newer.
+  // The owner that has told this list of incarnations, and the list's number. Higher owners' lists are newer.
   Epoch view_epoch{};
   uint64_t view = 0;
-  // Its last owner has left it in good order, each span with so many copies in sync at least; 0: not so.
+  // Its last owner has left it in good order: the fewest copies in sync that a span has then; 0: not so.
   uint32_t left_in_order = 0;
   std::string tenant;  // by ListRegions
   bool pages_sealed = false;
   std::string seal_manifest;       // by AttachRegion, of a named region with sealed pages
   bool versioned = false;          // it may have versions, although it has one plain copy
-  VersionNumber newest_version{};  // that this server has; 0: none
-  uint64_t version_bytes = 0;      // what this server keeps for its versions alone
+  VersionNumber newest_version{};  // on this server; 0: none
+  uint64_t version_bytes = 0;      // kept on this server for its versions alone
   RegionId companion{};            // another region that belongs to it; 0: none
 
-  // Its owner tells who its members are, and its spans have generations.
+  // Its owner tells its members, and its spans have generations.
   bool has_views() const { return copies > 1 || pages_sealed || versioned; }
 };
 
@@ -112,7 +112,7 @@ struct VersionInfo {
   VersionNumber number{};
   VersionKeep keep{};
   uint32_t holds = 0;
-  uint64_t own_bytes = 0;  // what is kept there since it was sealed, and before the next one was
+  uint64_t own_bytes = 0;  // kept there since it was sealed, and before the next one was
   uint64_t own_pages = 0;
 };
 
@@ -121,7 +121,7 @@ struct VersionList {
   uint64_t incarnation = 0;           // of the server
 };
 
-// Of a span: a bit for each page.
+// The changed pages of a span: a bit for each page.
 using ChangedPages = std::array<uint64_t, kPagesPerSpan / 64>;
 
 // `counters` has the name and value of every counter in docs/stats.md, in its order.
@@ -196,10 +196,10 @@ class ControlClient {
   virtual absl::Status SetView(const SetViewArgs& args, int64_t deadline_ns) = 0;
   // True if it was there.
   virtual absl::StatusOr<bool> DestroyRegion(LeaseId lease, RegionId region, bool force, int64_t deadline_ns) = 0;
-  // Only if its epoch is not higher, nor its view newer than that owner's of that number: else FAILED_PRECONDITION.
   // The same for an operator: a region of any tenant.
   virtual absl::StatusOr<bool> DestroyOf(const std::string& tenant, RegionId region, bool force,
                                          int64_t deadline_ns) = 0;
+  // Only if its epoch is not higher, nor its view newer than that owner's of that number: else FAILED_PRECONDITION.
   virtual absl::StatusOr<bool> DestroyView(LeaseId lease, RegionId region, Epoch epoch, uint64_t view,
                                            int64_t deadline_ns) = 0;
   // All regions, without their incarnations, asked for page by page. RESOURCE_EXHAUSTED: the list exceeds 256 MiB.
@@ -214,7 +214,7 @@ class ControlClient {
                                  VersionNumber version = {}) = 0;
   // NOT_FOUND: no such region.
   virtual absl::StatusOr<VersionList> ListVersions(RegionId region, int64_t deadline_ns) = 0;
-  // The version stays there for as long as the lease lives, or until `release`. A lease has its hold once, however
+  // Holds the version there for as long as the lease lives, or until `release`. A lease has its hold once, however
   // often it asks. Returns the server's incarnation. NOT_FOUND: no such lease, region or version. RESOURCE_EXHAUSTED:
   // no room, or too many holds.
   virtual absl::StatusOr<uint64_t> HoldVersion(LeaseId lease, RegionId region, VersionNumber version, bool release,
@@ -224,7 +224,7 @@ class ControlClient {
   virtual absl::Status ListChanges(RegionId region, VersionNumber from, VersionNumber to, int64_t deadline_ns,
                                    absl::FunctionRef<absl::Status(uint64_t, const ChangedPages&)> visit) = 0;
   virtual absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) = 0;
-  // `leaving`: what it holds is to be moved, too.
+  // `leaving`: its data is to be moved, too.
   virtual absl::Status Drain(bool draining, bool leaving, int64_t deadline_ns) = 0;
 };
 

@@ -341,7 +341,7 @@ absl::StatusOr<bool> ControlCodec::VisitPage(const v1::ListSpansReply& reply, v1
     NRAM_RETURN_IF_ERROR(visit(span, SpanGeneration{generation}));
   }
   if (reply.next_span() == 0) return false;
-  // Of a version, a server looks at so many spans a call, whether they have something or not.
+  // A server looks at a number of spans of a version in a call, whether they have something or not.
   const bool goes_on = request->version() != 0 ? reply.next_span() > request->from_span() : !reply.spans().empty();
   if (reply.next_span() < next || !goes_on) return Nonsense("an endless list");
   request->set_from_span(reply.next_span());

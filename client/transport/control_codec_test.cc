@@ -67,7 +67,7 @@ TEST(ControlCodecTest, WhatAClientTellsOfCopiesComesBackAsItWas) {
                           .done = 10};
   v1::Statistics reply;
   *reply.add_copies() = ControlCodec::RenewLease(LeaseId{77}, told).copies();
-  // Of a release that knew no other fields.
+  // A release that knew no other fields.
   reply.add_copies()->set_client(11);
   const ServerStatistics statistics = ControlCodec("a:1").Parse(reply);
   ASSERT_EQ(statistics.copies.size(), 2u);
@@ -119,7 +119,7 @@ TEST(ControlCodecTest, ChangesHaveAMapForEachSpanAndGoOn) {
   ASSERT_TRUE(codec.VisitPage(reply, &request, visit).value());
   EXPECT_EQ(seen, (std::vector<std::pair<uint64_t, ChangedPages>>{{4, pages}}));
   EXPECT_EQ(request.from_span(), 9u);
-  // Nothing in a page, and the server has looked on.
+  // The page is empty, and the server has looked on.
   reply.Clear();
   reply.set_next_span(10);
   EXPECT_TRUE(codec.VisitPage(reply, &request, visit).value());

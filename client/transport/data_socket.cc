@@ -57,8 +57,8 @@ absl::Status CheckListener(int fd, const std::string& path) {
   char resolved[PATH_MAX];
   std::string directory = realpath(path.c_str(), resolved) != nullptr ? resolved : path;
   directory.resize(directory.rfind('/') + 1);
-  // Nobody but root and the listener can have put the socket there: all the way up, none else can write; or, as in
-  // /tmp, only to what is their own.
+  // Only root and the listener can have put the socket there: no other user can write on the whole way up; or, as in
+  // /tmp, only to his own files.
   constexpr uid_t kOverflowUid = 65534;  // some user that this user namespace does not know
   bool is_owners = is_known && peer.uid != kOverflowUid && !directory.empty();
   for (std::string at = directory; is_owners; at.resize(at.rfind('/', at.size() - 2) + 1)) {

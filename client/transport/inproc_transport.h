@@ -12,7 +12,7 @@
 namespace nram {
 
 // Transport to a server in the same process. The thread that starts a call executes it, through the same messages. It
-// is for tests that want neither sockets nor threads, and for measuring what these cost.
+// is for tests that want neither sockets nor threads, and for measuring the cost of these.
 class InprocTransport : public Transport {
  public:
   using ServiceFactory = std::function<std::unique_ptr<MessageService>()>;

@@ -13,9 +13,9 @@ namespace nram {
 // Waits until the socket is ready for `events` (POLLIN, POLLOUT). False: not before the deadline.
 bool AwaitSocket(int fd, short events, int64_t deadline_ns);
 
-// A client's handshake over a connected, non-blocking socket. Blocks until the deadline at most. `host`: what was
-// dialled. UNAUTHENTICATED, INVALID_ARGUMENT: the server is not who it should be, or speaks no TLS; the text says which
-// side lacks what. UNAVAILABLE, DEADLINE_EXCEEDED.
+// A client's handshake over a connected, non-blocking socket. Blocks until the deadline at most. `host`: the dialled
+// name or address. UNAUTHENTICATED, INVALID_ARGUMENT: the server is not the right one, or speaks no TLS; the text says
+// which side lacks what. UNAVAILABLE, DEADLINE_EXCEEDED.
 absl::StatusOr<TlsSession> ShakeHands(int fd, TlsContext* context, const std::string& host, int64_t deadline_ns);
 
 }  // namespace nram

@@ -162,8 +162,8 @@ void SocketTransport::Start(Call* call) {
       queue_.Push(call);
       ++queued_;
       CountLocked(*call, 1);
-      // Calls go out in groups where that delays nobody. If many are under way, a call that a thread will Wait for goes
-      // out when the thread waits. Calls of a thread that drives the poller go out before it waits.
+      // Calls go out in groups where that delays none of them. If many are under way, a call that a thread will Wait
+      // for goes out when the thread waits. Calls of a thread that drives the poller go out before it waits.
       const bool hold =
           queued_ < kBatchCallsMax &&
           (call->wait_expected ? requests_out_ >= kHoldFrom : call->done != nullptr && poller_->Defer(this));
@@ -220,7 +220,7 @@ void SocketTransport::AppendToBatchLocked(Call* call) {
 }
 
 void SocketTransport::SendLocked() {
-  if (sending_) return;  // the sender takes what was queued since
+  if (sending_) return;  // the sender takes the calls queued since
   sending_ = true;
   while (connected() && (FillBatchLocked() || channel_->has_output())) {
     Channel* const channel = channel_.get();
@@ -259,8 +259,8 @@ void SocketTransport::CountLocked(const Call& call, int change) {
 
 void SocketTransport::ArmIfNeededLocked() {
   if (!connected() || receiving_ || (unwaited_ == 0 && !armed_)) return;
-  // Armed again if the socket has become full or empty since. If it is full and no reply is to come, nobody else would
-  // send the rest.
+  // Armed again if the socket has become full or empty since. If it is full and no reply is to come, only the poller
+  // can send the rest.
   if (armed_ && armed_for_output_ == send_blocked_) return;
   poller_->Arm(this, fd_.get(), armed_, send_blocked_);
   armed_ = true;
@@ -331,9 +331,9 @@ void SocketTransport::ReceiveFor(Call* call) {
   const int64_t began_ns = spin_.enabled() ? MonotonicNs() : 0;
   int64_t spin_until_ns = spin_.enabled() ? began_ns + spin_.NextBudgetNs() : 0;
   int64_t judge_ns = call == nullptr ? 0 : call->deadline_ns;
-  bool waited = false;   // before the deadline: what came until then was read
+  bool waited = false;   // before the deadline: all that arrived until then was read
   bool counted = false;  // by CountSleep
-  // Whoever has the role leaves nothing behind that only the channel knows of.
+  // The holder of the role leaves no input behind that only the channel knows of.
   const auto goes_on = [&] { return call == nullptr || IsUnderWay(*call, this); };
   for (int round = 0; connected() && (goes_on() || channel_->has_input()); ++round) {
     const bool fills = call == nullptr ? round < kPollerRoundsMax : goes_on();

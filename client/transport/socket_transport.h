@@ -4,12 +4,10 @@
 // Transport over TCP and Unix sockets.
 //
 // No thread owns the traffic. There is a sending role and a receiving role; one thread at a time holds each.
-//   Sending    A thread that starts a call sends all queued calls, if nobody is sending. A thread that drives the
-//   poller
-//              sends later: before it waits, it sends all calls that it has started.
-//   Receiving  A thread that waits receives for all, if nobody is receiving. The others sleep until their call is done
-//   or
-//              they get the role. The poller receives the calls that no thread waits for.
+//   Sending    A thread that starts a call sends all queued calls, if no thread is sending. A thread that drives the
+//              poller sends later: before it waits, it sends all calls that it has started.
+//   Receiving  A thread that waits receives for all, if no thread is receiving. The others sleep until their call is
+//              done or they get the role. The poller receives the calls that no thread waits for.
 // So a call on the latency path is not handed from thread to thread. No lock is held across a system call that could
 // wait.
 
@@ -43,13 +41,13 @@ struct SocketTransportOptions {
   // If not zero, hello fails with FAILED_PRECONDITION unless the server has this incarnation.
   uint64_t incarnation = 0;
   SpinOptions spin;
-  // If not zero, the connection breaks when the other machine cannot be reached for so long.
+  // If not zero, the connection breaks when the other machine cannot be reached for this time.
   int64_t silence_timeout_ms = 0;
-  // If not zero, the connection breaks when calls are under way and nothing has come for so long: the server's process
-  // stands still, or the way to it is cut.
+  // If not zero, the connection breaks when calls are under way and nothing has come for this time: the server's
+  // process stands still, or the way to it is cut.
   int64_t silence_limit_ms = 0;
   // The user whose process must listen at the other end of a Unix socket; PERMISSION_DENIED if it is another's. Not
-  // set: anybody.
+  // set: any user.
   std::optional<uid_t> peer = std::nullopt;
   // Null: plain. Else the server's certificate must be for `host`, the name or address that was dialled.
   std::shared_ptr<TlsContext> tls = nullptr;
@@ -80,7 +78,7 @@ class SocketTransport : public Transport, private MessageReader::Handler, privat
   static constexpr int kBatchCallsMax = 16;
   static constexpr uint32_t kHoldFrom = 8;
   static constexpr size_t kBatchPiecesMax = 512;
-  // A thread that comes to Wait when the deadline has passed, or nearly, has so long to read what has arrived.
+  // The time for a thread that calls Wait after the deadline, or just before it, to read the received data.
   static constexpr int64_t kCatchUpNs = 20 * kNsPerMs;
   static constexpr int64_t kTickLateNs = 200 * kNsPerMs;
 
@@ -129,14 +127,14 @@ class SocketTransport : public Transport, private MessageReader::Handler, privat
   // Sends until nothing is queued or the socket is full. Releases mu_ around system calls.
   void SendLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountLocked(const Call& call, int change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Lets the poller receive if calls are under way that nobody waits for, and nobody is receiving. The poller stays
-  // armed until another thread is to receive, so a stream of such calls costs nothing here.
+  // Lets the poller receive if calls are under way that no thread waits for, and no thread is receiving. The poller
+  // stays armed until another thread is to receive, so a stream of such calls costs nothing here.
   void ArmIfNeededLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DisarmLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Receives until `call` is done (null: until the socket is empty) or its deadline passes. After the deadline it reads
-  // what has arrived, for kCatchUpNs at most, before it breaks the connection. The caller holds the receiving role.
+  // the received data, for kCatchUpNs at most, before it breaks the connection. The caller holds the receiving role.
   void ReceiveFor(Call* call) ABSL_LOCKS_EXCLUDED(mu_);
-  // Receives what has arrived. On the poller's thread.
+  // Reads the received data. On the poller's thread.
   void Look() ABSL_LOCKS_EXCLUDED(mu_);
   // A thread is about to sleep until a reply comes, or a reply has woken it.
   void CountSleep() {
@@ -148,8 +146,8 @@ class SocketTransport : public Transport, private MessageReader::Handler, privat
   void SleepAsFollower(Call* call) ABSL_LOCKS_EXCLUDED(mu_);
   // Marks the connection broken. The holder of the receiving role fails the calls.
   void BreakLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Ends all calls of a broken connection when nobody sends from their buffers any more. The caller holds the receiving
-  // role.
+  // Ends all calls of a broken connection when no thread sends from their buffers any more. The caller holds the
+  // receiving role.
   void FailAll() ABSL_LOCKS_EXCLUDED(mu_);
   void FailIfIdleAndBroken() ABSL_LOCKS_EXCLUDED(mu_);
   bool HasExpiredLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -163,7 +161,7 @@ class SocketTransport : public Transport, private MessageReader::Handler, privat
   mutable Mutex mu_;
   CondVar roles_free_;
   std::atomic<bool> connected_{false};  // written under mu_
-  // Both are replaced and closed only while nobody else holds a role; the descriptor is shut down under mu_.
+  // Both are replaced and closed only while no other thread holds a role; the descriptor is shut down under mu_.
   UniqueFd fd_;
   std::unique_ptr<Channel> channel_;
   Credit credit_ ABSL_GUARDED_BY(mu_);

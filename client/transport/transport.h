@@ -18,7 +18,7 @@ class Transport {
   virtual ~Transport() = default;
 
   // Connects and says hello, unless it is connected. The hello fences an earlier connection of the same lease and
-  // class. Blocks until `deadline_ns` at most. UNAVAILABLE: nobody listens there. DEADLINE_EXCEEDED: no answer.
+  // class. Blocks until `deadline_ns` at most. UNAVAILABLE: no server listens there. DEADLINE_EXCEEDED: no answer.
   // FAILED_PRECONDITION: the server does not know the lease (any more). ABORTED: a newer connection was there before.
   virtual absl::Status Connect(int64_t deadline_ns) = 0;
   virtual bool connected() const = 0;
@@ -31,7 +31,7 @@ class Transport {
   // with wait_expected. One thread at a time may wait for a call. While it waits, it moves this connection's traffic if
   // no other thread does.
   //
-  // Returns at the call's deadline at the latest. A thread that comes after the deadline first reads what has arrived,
+  // Returns at the call's deadline at the latest. A thread that calls after the deadline first reads the received data,
   // which may take 20 ms. A deadline that passes breaks the connection, so that the request is not executed after the
   // next Connect. Other calls under way then end with kUnavailable.
   virtual void Wait(Call* call) = 0;

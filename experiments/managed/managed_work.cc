@@ -117,7 +117,7 @@ double TimedRound(Of& objects, bool write, uint64_t* sum) {
   return SecondsSince(began_ns);
 }
 
-// The noise of a shared machine meets both kinds: one round of each in turns, and the median of their ratios.
+// The noise of a shared machine affects both kinds: one round of each in turns, and the median of their ratios.
 Result RunResident(const Options& options) {
   const uint64_t bytes = options.mib * kMiB;
   const auto memory = Open(bytes * 2);

@@ -19,7 +19,7 @@ from bench_places import MIB, Failure, later, run
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATIENCE_S = 30
 HOW = {"CONST": "constant", "WRITE": "not constant"}
-# Of what Rambrain's build generates.
+# Files that Rambrain's build generates.
 GENERATED = {
     "git_info.h": "#pragma once\nconst unsigned char gitCommit[] = {0};\nconst unsigned char gitDiff[] = {0};\n",
     "rambrain/rambrainDefinitionsHeader.h": "#define CAN_IGNORE_WARNINGS\n#define SWAPSTATS\n",
@@ -82,7 +82,7 @@ def throttled(stack, options):
 
 
 def work(program, directory, words, environment):
-    """Bytes a second; of what is not done in time, what it would be if it were done just then."""
+    """Bytes a second. Of work that exceeds its time: the rate if it ended just then."""
     try:
         done = subprocess.run(
             [program, *map(str, words)],
@@ -94,7 +94,7 @@ def work(program, directory, words, environment):
         )
     except subprocess.TimeoutExpired:
         return words[2] * MIB / PATIENCE_S
-    # Rambrain says other things on the same line.
+    # Rambrain prints other text on the same line.
     found = re.search(r'\{"work".*\}', done.stdout)
     if done.returncode != 0 or not found:
         raise Failure(f"{program} {words}: {done.returncode} {done.stderr.strip()[-300:]}")

@@ -17,7 +17,7 @@ namespace {
 uint64_t WordOf(uint64_t page) { return page * 0x9E3779B97F4A7C15u >> 55; }
 static_assert(kWordsPerPage == 512, "WordOf takes nine bits");
 
-// Reads a word of each page in order; with `write`, writes its next generation. Returns whether all were of
+// Reads a word of each page in order; with `write`, writes its next generation. Returns true if all were of
 // `generation`.
 bool ScanOnce(uint64_t* words, uint64_t pages, const WorkOptions& options, uint64_t generation, bool write) {
   std::atomic<bool> right{true};
@@ -54,7 +54,7 @@ uint64_t Draw(uint64_t drawn, uint64_t pages, int64_t skew) {
   return rank * 0x9E3779B1 % pages;  // likely pages are no neighbours
 }
 
-// Reads a word at a time; with --write, adds one to it. Returns whether all words were as filled, but for such
+// Reads a word at a time; with --write, adds one to it. Returns true if all words were as filled, except for such
 // additions.
 bool AccessAtRandom(uint64_t* words, uint64_t pages, const WorkOptions& options, uint64_t count, uint64_t salt) {
   constexpr uint64_t kAdditionsMax = uint64_t{1} << 32;
@@ -104,7 +104,7 @@ absl::StatusOr<WorkResult> RunScan(const WorkOptions& options, Backing* backing)
   FillPages(memory.fill, pages, options.seed);
   NRAM_RETURN_IF_ERROR(backing->Settle(memory, result.bytes));
 
-  // A pass before leaves the memory as the timed pass will: with as much to write back at its beginning as at its end.
+  // The pass before leaves the memory as the timed pass will, so both begin with as much to write back.
   const uint64_t step = options.write && backing->keeps_writes() ? 1 : 0;
   result.verified = ScanOnce(memory.words, pages, options, 0, options.write);
   const Timing timing(backing);
@@ -126,7 +126,7 @@ absl::StatusOr<WorkResult> RunRandom(const WorkOptions& options, Backing* backin
   FillPages(memory.fill, pages, options.seed);
   NRAM_RETURN_IF_ERROR(backing->Settle(memory, result.bytes));
 
-  // Reads until the budget is full of pages that came at random.
+  // Reads until the budget is full of random pages.
   const uint64_t warm = 2 * std::min<uint64_t>(options.budget_bytes / kPageBytes, pages);
   result.verified = AccessAtRandom(memory.words, pages, options, warm, 1);
   const Timing timing(backing);

@@ -87,7 +87,7 @@ class FileBacking : public Backing {
     UniqueFd fd(mkostemp(path.data(), O_CLOEXEC));
     if (!fd.valid()) return ErrnoStatus(errno, "create " + path);
     unlink(path.c_str());
-    // Takes the room now, rather than SIGBUS later.
+    // Takes the space now, to avoid SIGBUS later.
     if (const int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); error != 0) {
       return ErrnoStatus(error, "make room in " + directory_);
     }

@@ -18,7 +18,7 @@ class Backing {
  public:
   struct Memory {
     uint64_t* words = nullptr;  // the workload reads and writes here
-    uint64_t* fill = nullptr;   // its first contents are written here: the same, but in the bare loop
+    uint64_t* fill = nullptr;   // its first contents are written here: the same memory, except in the bare loop
   };
 
   static absl::StatusOr<std::unique_ptr<Backing>> Open(const WorkOptions& options);

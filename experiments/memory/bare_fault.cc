@@ -20,7 +20,7 @@
 namespace nram {
 namespace {
 
-constexpr uint64_t kDropBytes = kMiB;  // one call gives back so much, where consecutive batches adjoin
+constexpr uint64_t kDropBytes = kMiB;  // bytes that one call gives back, where consecutive batches adjoin
 
 absl::StatusOr<UniqueFd> OpenUserfaultfd() {
   // Faults of system calls are not needed, and without them no privilege is needed.
@@ -113,7 +113,7 @@ class BareFault::Part {
         done += copy.copy > 0 ? copy.copy : 0;
         continue;
       }
-      // Two threads waited for the same batch, and it came with the first thread's fault.
+      // Two threads waited for the same batch, and the first thread's fault has placed it.
       PCHECK(errno == EEXIST);
       uffdio_range range{to, place_.batch_bytes};
       PCHECK(ioctl(fd_.get(), UFFDIO_WAKE, &range) == 0);
@@ -121,7 +121,7 @@ class BareFault::Part {
     }
     faults_.fetch_add(1, std::memory_order_relaxed);
     placed_[(first_ + count_++) % placed_.size()] = batch;
-    // Drops now, while the program runs, rather than before the next copy, while it waits.
+    // Drops now, while the program runs. The program would wait for a drop before the next copy.
     if (count_ == placed_.size()) Drop();
   }
 

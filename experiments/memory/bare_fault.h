@@ -24,8 +24,8 @@ struct BareFaultOptions {
 
 class BareFault {
  public:
-  // INVALID_ARGUMENT: the memory cannot be divided into so many parts of whole batches, or a part's budget is less than
-  // two batches. Others: as userfaultfd's.
+  // INVALID_ARGUMENT: the memory cannot be divided into the options' number of parts of whole batches, or a part's
+  // budget is less than two batches. Others: as userfaultfd's.
   static absl::StatusOr<std::unique_ptr<BareFault>> Start(const BareFaultOptions& options);
   // No thread may touch data() any more.
   ~BareFault();

@@ -1,5 +1,5 @@
 // A matrix multiplication for a slow and large memory: the tiles of a matrix lie together, and a panel of rows of A and
-// of C stays while all of B goes by in order.
+// of C remains in use while all of B passes in order.
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kTile = 64;  // rows and columns; 32 KiB
 constexpr uint64_t kTileDoubles = kTile * kTile;
-// Of a panel: A's and C's panels together are then a twelfth of the memory of all three matrices.
+// A's and C's panels together are then a twelfth of the memory of all three matrices.
 constexpr uint64_t kPanels = 8;
 
 struct Matrix {

@@ -1,4 +1,4 @@
-// Sorts numbers in place with the library's own sort, which knows nothing of where they lie.
+// Sorts numbers in place with the library's own sort, which does not know where they are stored.
 
 #include <stdlib.h>
 

@@ -45,7 +45,7 @@ struct WorkResult {
   uint64_t ops = 0;
   uint64_t bytes = 0;     // of the memory that was worked on
   bool verified = false;  // every word read, and every result, was right
-  nram_stats stats{};     // counters: of the timed part; the others: at its end. Zeros for what a backing does not know
+  nram_stats stats{};     // counters: of the timed part; others: at its end. Zeros for figures that a backing lacks
   std::vector<std::pair<std::string, double>> more;
 };
 

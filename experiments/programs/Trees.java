@@ -1,4 +1,4 @@
-// Maps, strings and arrays of so many MiB, with rubbish beside them: Trees MIB
+// Maps, strings and arrays of MIB mebibytes, with rubbish beside them: Trees MIB
 import java.util.HashMap;
 import java.util.TreeMap;
 

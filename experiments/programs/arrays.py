@@ -1,4 +1,4 @@
-"""NumPy arrays of so many MiB: a product, a sum by columns, a sort: arrays.py MIB."""
+"""NumPy arrays of MIB mebibytes: a product, a sum by columns, a sort: arrays.py MIB."""
 import hashlib
 import sys
 

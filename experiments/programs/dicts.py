@@ -1,4 +1,4 @@
-"""Nested dictionaries of so many MiB, which are read and changed here and there: dicts.py MIB."""
+"""Nested dictionaries of MIB mebibytes, which are read and changed here and there: dicts.py MIB."""
 import random
 import sys
 

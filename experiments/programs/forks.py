@@ -1,4 +1,4 @@
-"""Processes of a Python program that has so many MiB: forks.py MIB HOW.
+"""Processes of a Python program that has MIB mebibytes: forks.py MIB HOW.
 
 before  four are forked first, and work while the memory grows
 after   one is forked when the memory is there

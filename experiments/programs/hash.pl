@@ -1,10 +1,10 @@
-# A hash of arrays of so many MiB: hash.pl MIB
+# A hash of arrays of MIB mebibytes: hash.pl MIB
 use strict;
 use warnings;
 
 my $count = int($ARGV[0] * 1048576 / 500);
 my %lines;
-# A hash that grows is spread anew, here and there, each time that it doubles.
+# A growing hash is spread anew, here and there, each time that it doubles.
 keys(%lines) = $count;
 for my $i (0 .. $count - 1) {
   $lines{"key $i"} = [$i, "some text for $i", $i % 97];

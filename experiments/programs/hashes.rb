@@ -1,4 +1,4 @@
-# A hash of hashes of so many MiB: hashes.rb MIB
+# A hash of hashes of MIB mebibytes: hashes.rb MIB
 count = ARGV[0].to_i * 1048576 / 330
 all = {}
 count.times { |i| all["key #{i}"] = {a: i, b: [i, i * 3, "s#{i}"]} }

@@ -1,4 +1,4 @@
-;; Lists in a hash table of so many MiB: lists.lisp MIB
+;; Lists in a hash table of MIB mebibytes: lists.lisp MIB
 (let* ((count (floor (* (parse-integer (car (last sb-ext:*posix-argv*))) 1048576) 300))
        (all (make-hash-table))
        (sum 0))

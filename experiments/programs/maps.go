@@ -1,4 +1,4 @@
-// Maps and slices of so many MiB, with rubbish beside them: maps MIB
+// Maps and slices of MIB mebibytes, with rubbish beside them: maps MIB
 package main
 
 import (

@@ -1,4 +1,4 @@
-// A map of objects of so many MiB: objects.js MIB
+// A map of objects of MIB mebibytes: objects.js MIB
 const count = Math.floor(Number(process.argv[2]) * 1048576 / 270);
 const all = new Map();
 for (let i = 0; i < count; ++i) all.set("key " + i, {a: i, b: [i, i * 3, "s" + i]});

@@ -1,4 +1,4 @@
-% A matrix of so many MiB, times a vector, again and again: product.m MIB
+% A matrix of MIB mebibytes, times a vector, again and again: product.m MIB
 side = floor(sqrt(str2double(argv(){end}) * 1048576 / 8));
 rand("twister", 1);
 matrix = rand(side, side);

@@ -1,4 +1,4 @@
-// Records of so many MiB, sorted by qsort(3), and looked for: records MIB
+// Records of MIB mebibytes, sorted by qsort(3), and searched: records MIB
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

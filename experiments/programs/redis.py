@@ -1,8 +1,8 @@
-"""A Redis server, by the command that is given, which keeps so many MiB: redis.py MIB DIRECTORY WORD...
+"""A Redis server, started by the given command, which keeps MIB mebibytes: redis.py MIB DIRECTORY WORD...
 
 Fills it, asks for all in another order, lets redis-benchmark (-P 16) work on it, saves it (SAVE) and asks for a
-background save, which forks. Prints a sum of the answers and the server's own digest of its data; what came of BGSAVE
-goes to the standard error, for it may be refused.
+background save, which forks. Prints a sum of the answers and the server's own digest of its data. The result of BGSAVE
+goes to the standard error, because it may be a refusal.
 """
 import hashlib
 import os

@@ -1,4 +1,4 @@
-// A field of so many MiB, smoothed by all threads a few times: stencil MIB
+// A field of MIB mebibytes, smoothed by all threads a few times: stencil MIB
 #include <stdio.h>
 #include <stdlib.h>
 

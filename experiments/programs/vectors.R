@@ -1,4 +1,4 @@
-# Vectors and a data frame of so many MiB: vectors.R MIB
+# Vectors and a data frame of MIB mebibytes: vectors.R MIB
 count <- as.integer(commandArgs(trailingOnly = TRUE)[1]) * 1048576 / 8 / 20
 set.seed(1)
 frame <- data.frame(x = runif(count), group = sample(100L, count, replace = TRUE))

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What a program waits for under `nram run`: faults, forks, calls that change its memory, and its start.
+"""The waits of a program under `nram run`: faults, forks, calls that change its memory, and its start.
 
 usage: experiments/run/marks.py NRAM WORK PUBLISH [--rounds=N] [--fork-mib=N]
 

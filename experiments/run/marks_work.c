@@ -1,12 +1,12 @@
-// One thing at a time that a program does, and how long it takes. A program like any other; how it is run decides where
-// its memory is.
+// Does one thing at a time and measures it. It is an ordinary program: the command that starts it decides where its
+// memory is.
 //
 //   marks_work touch MIB THREADS   a word of each page in one random order, by turns: us a page, the median of 5 rounds
 //   marks_work fork MIB            fork(2), with a child that reads and writes some pages: ms, the median of 7
 //   marks_work calls               brk, and mmap with munmap, of memory that is not touched: us a call, each
 //
-// Prints a line with its figures. What it reads is verified, also what parent and child see of each other: exit code 1
-// if it is wrong.
+// Prints a line with its figures. It verifies the words that it reads, and the pages that parent and child see of each
+// other: exit code 1 if they are wrong.
 
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -5,7 +5,7 @@ usage: experiments/run/sweep.py NRAM WORK [--budget-mib=N] [--seconds=N] [--time
                 [--picture=FILE]
 
 NRAM is the program (bazel-bin/tools/nram/nram), and WORK is sweep_work (bazel-bin/experiments/run/sweep_work). It goes
-through its working set with reads, writes, both, and reads of a word of any page, and verifies what it reads. For each
+through its working set with reads, writes, both, and reads of a word of any page, and verifies the words. For each
 size it runs under `nram run` on two servers of this machine, and alone, by turns. --picture draws it, in SVG (Debian's
 python3-matplotlib).
 """
@@ -80,7 +80,7 @@ def parse():
 def main():
     options = parse()
     if options.picture:
-        import matplotlib  # noqa: F401  its absence is told now, not after the measurement
+        import matplotlib  # noqa: F401  its absence is reported now, not after the measurement
 
     catch_signals()
     rows = []

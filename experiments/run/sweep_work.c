@@ -1,11 +1,11 @@
-// A working set that is gone through, as CacheBench does: how many bytes a second come by. A program like any other;
-// how it is run decides where its memory is.
+// Passes over a working set, as CacheBench does, and measures the bandwidth. It is an ordinary program: the command
+// that starts it decides where its memory is.
 //
 //   sweep_work MIB SECONDS
 //
 // Prints for read, write, modify (both) and random (a word of any page): its name and MB/s of the working set, a line
-// each. Every exercise goes through all of it at least once, and stops at the end of a pass after SECONDS. What it
-// reads is verified: exit code 1 if it is wrong.
+// each. Every exercise makes at least one whole pass, and stops at the end of a pass after SECONDS. It verifies the
+// words: exit code 1 if one is wrong.
 
 #include <stdint.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 
 static uint64_t* set;
 static size_t pages;
-static uint64_t written;  // what each word of a page has beside the page's number
+static uint64_t written;  // each word of a page has the page's number plus this
 static uint64_t sum;
 
 static double Now(void) {
@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
     void (*pass)(void);
   } exercises[] = {{"read", Read}, {"write", Write}, {"modify", Modify}, {"random", Random}};
   for (size_t i = 0; i < sizeof exercises / sizeof *exercises; ++i) {
-    exercises[i].pass();  // what the former one has left
+    exercises[i].pass();  // after the former exercise
     const double began = Now();
     double took;
     size_t passes = 0;

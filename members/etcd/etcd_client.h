@@ -62,7 +62,7 @@ class EtcdClient {
     Entry now;  // its value only if nothing was done
   };
   // If the key's last change is still that of `revision` (0: if there is no such key), puts it without a lease, or
-  // deletes it if there is no value. After an error nobody knows whether it was done.
+  // deletes it if there is no value. After an error it is unknown whether it was done.
   virtual absl::StatusOr<Swapped> Swap(const std::string& key, int64_t revision,
                                        const std::optional<std::string>& value, int64_t deadline_ns) = 0;
 

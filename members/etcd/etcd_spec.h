@@ -20,7 +20,7 @@ struct EtcdSpec {
   std::vector<std::string> hosts;  // "host:port" or "[v6]:port"; members of one etcd cluster
   std::string name;                // the pool's
 
-  // INVALID_ARGUMENT says what is accepted. Nothing is looked up.
+  // INVALID_ARGUMENT names the accepted form. Nothing is looked up.
   static absl::StatusOr<EtcdSpec> Parse(absl::string_view text);
 
   // Each server of the pool has a key: this, and its address.

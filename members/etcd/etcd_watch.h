@@ -35,7 +35,7 @@ class EtcdWatch {
   bool Take(Heard heard, absl::Status* refused);
   void AskProgress();
   void Write();
-  // Waits for what is under way.
+  // Waits for the operations under way.
   grpc::Status End();
 
   grpc::ClientContext* const context_;

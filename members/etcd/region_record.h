@@ -24,7 +24,7 @@ struct RegionRecord {
   std::string time;                  // when, for people
 
   std::string Encode() const;
-  // INVALID_ARGUMENT says what is wrong, in printable text. Fields that it does not know are passed over.
+  // INVALID_ARGUMENT names the error, in printable text. Unknown fields are passed over.
   static absl::StatusOr<RegionRecord> Decode(absl::string_view text);
 
   friend bool operator==(const RegionRecord&, const RegionRecord&) = default;

@@ -22,7 +22,7 @@ struct ServerRecord {
   std::string incarnation;  // of this life
 
   std::string Encode() const;
-  // INVALID_ARGUMENT says what is wrong, in printable text. Fields that it does not know are passed over.
+  // INVALID_ARGUMENT names the error, in printable text. Unknown fields are passed over.
   static absl::StatusOr<ServerRecord> Decode(absl::string_view text);
 
   friend bool operator==(const ServerRecord&, const ServerRecord&) = default;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests `nram bench report`: pages and pictures of the same results are the same bytes, and only results are taken.
+# Tests `nram bench report`: the same results give pages and pictures of the same bytes, and it takes only results.
 set -euo pipefail
 nram=$1
 . "$(dirname "$0")/expect.sh"

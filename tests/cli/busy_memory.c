@@ -1,11 +1,11 @@
-/* A program whose pages fault when it is told so: 10 for a line "few", 20,000 for a line "many". It says "open" when it
- * has opened the pool, and "done" after each line. */
+/* A program whose pages fault on demand: 10 for a line "few", 20,000 for a line "many". It says "open" when it has
+ * opened the pool, and "done" after each line. */
 
 #include <nram.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { kPageBytes = 4096, kPages = 16384 }; /* 64 MiB, of which 4 are here at a time */
+enum { kPageBytes = 4096, kPages = 16384 }; /* 64 MiB, of which 4 MiB are local at a time */
 
 int main(void) {
   struct nram_options options;

@@ -74,7 +74,7 @@ class CheckpointTest : public ::testing::Test {
     const absl::Status status = region->Write(offset, Bytes(data));
     ASSERT_TRUE(status.ok()) << status;
   }
-  // The exit code; what it has printed is in printed_.
+  // Returns the exit code; printed_ gets the output.
   int Run(std::vector<std::string> words) {
     std::vector<std::string> servers;
     for (const Endpoint& server : servers_.Options().servers) servers.push_back(server.ToString());
@@ -140,7 +140,7 @@ TEST_F(CheckpointTest, APublishedVersionGoesToFilesAndBack) {
   EXPECT_EQ(temperature_->size_bytes(), 3 * kMiB + 100);
   EXPECT_TRUE(Read(temperature_.get(), 0, 3 * kMiB).value() == raw.substr(0, 3 * kMiB));
   EXPECT_TRUE(Read(wind_.get(), 0, 2 * kMiB).value() == gale);
-  // They are fit to be published again.
+  // The restored regions can be published again.
   EXPECT_TRUE(wind_->Snapshot(VersionKeep::kWithOwner).ok());
 }
 
@@ -164,7 +164,7 @@ TEST_F(CheckpointTest, VersionsAreListedAndDropped) {
   EXPECT_EQ(first["whole"], true);
   EXPECT_EQ(first["keep"], "until dropped");
   EXPECT_EQ(json["versions"][1]["own_bytes"], 0);
-  // As long as somebody publishes, he drops them.
+  // While a producer is attached, only it drops versions.
   EXPECT_EQ(Run({"versions", "run", "--drop=1"}), 1);
   EXPECT_THAT(printed_, HasSubstr("is in use by"));
   publication_ = nullptr;
@@ -220,7 +220,7 @@ TEST_F(CheckpointTest, ArraysAreListedAndComeBack) {
   auto version = pool_->OpenVersion(record->regions[1]);
   ASSERT_TRUE(version.ok()) << version.status();
   EXPECT_TRUE(Read(version->get(), 0, kMiB).value() == Pattern(kMiB, 2));
-  // Somebody else publishes by that name: the memory comes back all the same.
+  // Another producer owns that name: the memory is restored all the same.
   version->reset();
   ASSERT_TRUE(pool_->AttachRegion("temperature", AttachMode::kOwner).value()->Destroy().ok());
   ASSERT_TRUE(pool_->AttachRegion("wind", AttachMode::kOwner).value()->Destroy().ok());

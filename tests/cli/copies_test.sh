@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A mount with two copies while servers of its pool are killed, stopped and emptied.
 set -euo pipefail
-# In a mount namespace of its own: one that another test makes meanwhile would keep a copy of the mount.
+# A mount namespace of its own: a namespace that another test makes meanwhile would keep a copy of the mount.
 if [ -z "${NRAM_OWN_NAMESPACE:-}" ]; then
   NRAM_OWN_NAMESPACE=1 exec unshare --mount --propagation=private "$0" "$@"
 fi
@@ -12,7 +12,7 @@ nram=$(readlink -f "$1")
 directory=$(mktemp -d -p /tmp --suffix=-nram-cli)
 export NRAM_STATE_DIR=$directory/state
 unset NRAM_POOL NRAM_COPIES
-stopped=  # the pid of a server that stands still
+stopped=  # the pid of a frozen server
 cleanup() {
   [ -z "$stopped" ] || kill -CONT "$stopped" 2> /dev/null || true
   umount -l "$directory/m" 2> /dev/null || true
@@ -23,9 +23,9 @@ trap cleanup EXIT
 
 . "$(dirname "$0")/expect.sh"
 
-# The pool's own status. A server that is gone makes the command fail, and is in its output all the same.
+# The pool's own status. A dead server makes the command fail, and is in its output all the same.
 status() { "$nram" status --json 2> /dev/null || true; }
-# holds FILTER: what jq makes of the status is true.
+# holds FILTER: jq's FILTER is true of the status.
 holds() { [ "$(status | jq "$1")" = true ]; }
 # await SECONDS WHAT COMMAND...: until COMMAND succeeds.
 await() {
@@ -36,10 +36,10 @@ await() {
     sleep 0.1
   done
 }
-# The spans are there, and have all their copies.
+# The pool has spans, and all have all their copies.
 whole=".copies | .in_sync > 0 and .degraded + .repairing + .lost + .moving == 0"
 made() { status | jq .copies.made; }
-# made_whole COPIES: they are whole again, after copies were made anew: there were so many before.
+# made_whole COPIES: the spans are whole again, after copies beyond the former COPIES were made.
 made_whole() { await 60 "a whole pool" holds "($whole) and .copies.made > $1"; }
 # The name or the pid of the server with the most pages, of those that answer.
 fullest() { status | jq -r "[.servers[] | select(.answers)] | max_by(.pages).$1"; }
@@ -61,7 +61,7 @@ patch() {
   done
 }
 reads() { status | jq '[.servers[].reads // 0] | add'; }
-# Every file has the right bytes, from the servers: the kernel forgets what it has of them.
+# Every file has the right bytes, from the servers: the kernel drops its cache of them.
 check_all() {
   local file before
   before=$(reads)
@@ -71,7 +71,7 @@ check_all() {
   timeout 60 diff -r "$truth" "$directory/m" || fail "wrong bytes $1"
   [ "$(reads)" -gt "$before" ] || fail "nothing was read from the servers $1"
 }
-# down SERVERS: the pool ends, so many of its servers live, and nothing is left but logs.
+# down SERVERS: the pool ends, with this number of live servers, and nothing is left but logs.
 down() {
   local left
   expect 0 "Ended $1 memory server" "$nram" down
@@ -80,7 +80,7 @@ down() {
   left=$(pgrep -f -- "$NRAM_STATE_DIR/|$directory/m" || true)
   [ -z "$left" ] || fail "processes are left: $left"
 }
-# The mount ends, and with it what its files take.
+# The mount ends, and its files' pages are freed.
 unmount() {
   expect 0 "" "$nram" umount "$directory/m"
   ! grep -q " $directory/m " /proc/self/mounts || fail "it is mounted still"
@@ -100,7 +100,7 @@ fill() {
   xargs sync < "$directory/small/names" || fail "sync of small files"
 }
 
-# interrupt SIGNAL CODE: it ends a move that gets nowhere, but not the server's leaving, and the command says so.
+# interrupt SIGNAL CODE: it ends a stuck move but not the server's leaving, and the command says so.
 interrupt() {
   local victim drain code=0
   victim=$(fullest name)
@@ -125,7 +125,7 @@ expect 2 "from 1 to 4" "$nram" mount "$directory/m" --copies=9
 expect 1 "each copy needs its own host, and the pool has 1 host" "$nram" mount "$directory/m" --copies=2
 down 3
 
-# Two hosts have room for two copies, not for three, and a move has nowhere to go.
+# Two hosts have room for two copies, not for three, and a move has no target.
 "$nram" up --servers=2 --donate=128M --pretend-hosts > /dev/null
 expect 1 "--copies=3: each copy needs its own host, and the pool has 2 hosts" \
   "$nram" mount "$directory/m" --copies=3
@@ -137,7 +137,7 @@ rm "$truth/one"
 unmount
 down 2
 
-# --- A server is killed, then another stands still.
+# --- A server is killed, then another is frozen.
 "$nram" up --servers=3 --donate=128M --pretend-hosts > /dev/null
 expect 0 "with 2 copies" "$nram" mount "$directory/m" --copies=2 --repair-rate=max
 fill
@@ -176,7 +176,7 @@ patch big2 3
 check_all "after the server goes on"
 made_whole "$before"
 check_all "after the repair of the one that stood still"
-# Alone, it has everything right: also what it had missed.
+# Alone, it has everything right: also the writes that it had missed.
 other=$(status | jq --arg victim "$victim" '.servers[] | select(.answers and .name != $victim).pid')
 kill -KILL "$other"
 check_all "on the server alone that stood still"

@@ -22,13 +22,13 @@ freeze() {
     sleep 0.01
   done
 }
-# No other test of this machine swaps until this one ends: whoever ends an area brings pages back into the full cgroups
-# of others' programs. tools/bench/bench_places.py has the same.
+# No other test of this machine swaps until this one ends: the end of an area brings pages back into the full cgroups of
+# other tests' programs. tools/bench/bench_places.py has the same.
 swap_alone() {
-  [ -z "${swaps_alone:-}" ] || return 0  # what runs in the background has the lock as well
+  [ -z "${swaps_alone:-}" ] || return 0  # background processes have the lock as well
   swaps_alone=1
   exec 9> /tmp/nram-swap-of-tests.lock
   flock -w 600 9 || fail "another test swaps for 600 s"
 }
-# Reports what this machine does not permit to test; tools/test ends with a list of all such lines.
+# Reports a part that this machine does not permit to test; tools/test ends with a list of all such lines.
 not_tested() { echo "NOT TESTED: $*" >&2; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Doors keep processors awake while they wait for much, if they are told to, and at no other time; what nram doctor says
-# of it. Arguments: the program nram, the program busy_memory.
+# Doors keep processors awake while they wait for much, if they are asked to, and at no other time. Also tests the
+# report of nram doctor. Arguments: the program nram, the program busy_memory.
 set -euo pipefail
 
 # A mount namespace of its own, in which a file stands in the device's place.
@@ -29,7 +29,7 @@ mkdir "$directory/m"
 seq 200000 -1 1 > "$directory/in"
 "$nram" up --servers=1 --donate=256M > /dev/null
 
-# --- What is no setting.
+# --- Values that are refused.
 expect 1 '$NRAM_FAST_WAKE: "fast" is not accepted: expected auto, on or off' env NRAM_FAST_WAKE=fast "$busy_memory"
 expect 2 '"fast" is not accepted: expected auto, on or off' "$nram" sort --fast-wake=fast "$directory/in"
 expect 2 '"ON" is not accepted: expected auto, on or off' "$nram" mount --fast-wake=ON "$directory/m"
@@ -74,11 +74,11 @@ await() {
   done
 }
 has_no_device() { ! has_device "$1"; }
-finding() { # of nram doctor about this, as "verdict: what; why"
+finding() { # nram doctor's finding about this, as "verdict: what; why"
   "$@" doctor --json | jq -r '.[] | select(.what | test("processors awake|cpu_dma_latency")) |
     .verdict + ": " + .what + "; " + .why'
 }
-# One without rights, who has a copy of the program where he can reach it.
+# An unprivileged user, with a copy of the program within reach.
 mkdir "$directory/bin"
 cp "$nram" "$directory/bin/nram"
 as_user() { # groups nram words...
@@ -94,7 +94,7 @@ if [ ! -c "$device" ]; then
   exit 0
 fi
 
-# The kernel's device, once: a look at the descriptors again and again, while the program works.
+# The kernel's device, once: the test looks at the descriptors again and again, while the program works.
 start on
 fault few
 ! has_device "$program" || fail "a program that does little holds the device"
@@ -112,7 +112,7 @@ done
 await "an idle program goes on holding $device" has_no_device "$program"
 end
 
-# In its place: what was asked for last stands there, and nothing if nobody asked.
+# A file in its place holds the latency that was requested last. It is empty if no request was made.
 asked=$directory/asked
 : > "$asked"
 chmod 600 "$asked"
@@ -120,7 +120,7 @@ mount --bind "$asked" "$device"
 what_is_asked() { od -An -td4 "$asked" | tr -d ' \n'; }
 is_given_back() { [ "$(what_is_asked)" = 2000000000 ]; }
 nobody_asked() { [ ! -s "$asked" ]; }
-# expect_asked WHAT COMMAND...: it asks while this repeats, and has given that back afterwards.
+# expect_asked WHAT COMMAND...: WHAT makes a request while COMMAND repeats, and withdraws it afterwards.
 expect_asked() {
   local what=$1 deadline=$((SECONDS + 60))
   shift
@@ -147,14 +147,14 @@ for setting in on off unset auto; do
   fi
   end
 done
-# It ends right after its work, and its request with it.
+# The program ends right after its work, and its request with it.
 start on
 : > "$asked"
 fault many
 end
 nobody_asked || is_given_back || fail "a program that has ended has left its request: $(what_is_asked)"
 
-# --- sort. So many short runs are merged that it waits for much.
+# --- sort. It merges many short runs, so that it waits for much.
 sort_some() {
   seq 2000000 -1 1 | "$nram" sort --memory=48M --threads=64 "$@" > "$directory/out" || fail "sort $*: exit $?"
   [ "$(sed -n '1p;$p' "$directory/out" | paste -sd' ')" = "1 999999" ] || fail "sort $*: not sorted"
@@ -165,7 +165,7 @@ nobody_asked || fail "sort --fast-wake=off asks: $(what_is_asked)"
 if [ "$(getconf _NPROCESSORS_ONLN)" -lt 4 ]; then
   expect_asked "sort --fast-wake=on" sort_some --fast-wake=on
 else
-  # Whoever polls does not sleep.
+  # A sort that polls does not sleep.
   sort_some --fast-wake=on
   nobody_asked || is_given_back || fail "sort has left its request: $(what_is_asked)"
   not_tested "that a sort keeps processors awake: it polls where there are four or more"
@@ -189,7 +189,7 @@ for setting in off on; do
   "$nram" umount "$directory/m"
 done
 
-# --- The doctor, as root and as a user, who may write to the device as a member of its group.
+# --- The doctor, as root and as a user; a member of the device's group may write to it.
 good="good: this user may keep processors awake while programs wait for the pool; "
 [ "$(finding "$nram")" = "$good" ] || fail "doctor, as root: $(finding "$nram")"
 said=$(finding as_user --clear-groups)

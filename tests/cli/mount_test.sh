@@ -42,7 +42,7 @@ expect 1 "No such file" "$nram" mount "$directory/m" --pool=/does/not/exist
 expect 1 "no memory server of the pool answers" "$nram" mount "$directory/m" --pool=127.0.0.1:9
 expect 1 "nram is not mounted there" "$nram" umount "$directory/m"
 expect 2 "which directory" "$nram" umount
-# Users may not mount where udev, or the machine's administrator, does not let them.
+# Users may not mount where udev, or the machine's administrator, does not permit it.
 if ! setpriv --reuid=65534 --regid=65534 --clear-groups test -w /dev/fuse; then
   chmod 755 "$directory"
   install -d -o 65534 -g 65534 "$directory/theirs" "$directory/theirs/m"
@@ -59,7 +59,7 @@ ours() { "$nram" mount --json | jq --arg at "$directory/" '[.[] | select(.direct
 
 expect 0 "of network RAM. Its log:" "$nram" mount "$directory/m"
 
-# A snapshot is the file as it was, and takes no room of its own.
+# A snapshot keeps the file's contents, and takes no room of its own.
 head -c 3000000 /dev/urandom > "$directory/m/table"
 cp "$directory/m/table" "$directory/before"
 expect 0 "$directory/m/then" "$nram" snapshot "$directory/m/table" "$directory/m/then"
@@ -111,7 +111,7 @@ expect 1 "mounted on $directory/bound too" "$nram" umount "$directory/m"
 umount "$directory/bound"
 timeout 60 tail --pid="$daemon" -f /dev/null || fail "the daemon goes on after the last umount"
 
-# A mount namespace that was made meanwhile (a container) has a copy of the mount: umount names who has it.
+# A mount namespace that was made meanwhile (a container) has a copy of the mount: umount names its owner.
 expect 0 "is mounted" "$nram" mount "$directory/m"
 daemon=$(cat "$(state_file pid)")
 unshare --mount --propagation=private sh -c 'echo; exec sleep 100' > "$directory/namespace" &

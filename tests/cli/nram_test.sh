@@ -29,7 +29,7 @@ expect 0 "COULD LEND" "$nram" df
 [ "$("$nram" df --json | jq '.total.donated_bytes')" = $((3 * 128 * 1024 * 1024)) ] || fail "df adds up wrong"
 [ "$("$nram" df --json | jq '.total.used_bytes < 100000')" = true ] || fail "an empty pool is in use"
 [ "$("$nram" status --json | jq '[.servers[].regions] | add')" = 0 ] || fail "status shows regions"
-# Nobody asks for memory here: a fixed donation asks for none of its own accord.
+# No program needs memory here: a fixed donation asks for none by itself.
 "$nram" status --json | jq -e 'all(.servers[]; .asked_back_bytes == 0 and .pressed == false and
   .asked_back_ms == 0 and .given_back_bytes == 0 and .regions_given_up == 0 and .resident_bytes > 0)' > /dev/null ||
   fail "status tells of giving back: $("$nram" status --json)"
@@ -90,11 +90,11 @@ done
 expect 2 "\"lots\"" "$memserver" --donate=auto:lots-1G
 expect 2 "from 0 to 86400000" "$memserver" --donate=64M --leave-within-ms=-1
 
-# up is interrupted while its servers start: down finds those that are there.
+# up is interrupted while its servers start: down finds the started ones.
 mkfifo "$directory/go"
 printf '#!/bin/sh\nread go < "%s"\n' "$directory/go" > "$directory/slow-memserver"
 chmod 755 "$directory/slow-memserver"
-set -m  # or a background job would not see the interrupt
+set -m  # otherwise a background job would ignore the interrupt
 NRAM_MEMSERVER=$directory/slow-memserver "$nram" up --servers=3 > /dev/null 2>&1 &
 starting=$!
 set +m

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sealed pages as donors and the network see them: a canary goes through the doors, and is looked for in the memory of
-# the servers, in all packets and in logs. Without seals it is found in the first two.
+# Sealed pages as donors and the network see them: a canary passes through the doors, and the test looks for it in the
+# memory of the servers, in all packets and in logs. Without seals it is found in the first two.
 set -euo pipefail
 
 nram=$1
@@ -42,7 +42,7 @@ head -c 45000000 /dev/urandom | base64 -w 60 | sed "s/\$/$canary/" > "$directory
 
 count() { "$find_canary" "$canary" "$@"; }
 
-# A program of 150 MB of canaries in a cgroup of 64, and then what of it is at the servers.
+# A program of 150 MB of canaries in a cgroup of 64 MB; then the test looks for them at the servers.
 cgroup=/sys/fs/cgroup/memory/nram-seal-$$
 swap_out() { # flag
   swap_alone
@@ -87,7 +87,7 @@ P
   until [ -e "$directory/packets.ready" ]; do read -rt 0.05 <> <(:) || true; done
   head -c 20000000 "$directory/lines" > "$directory/mount/file"
   sync "$directory/mount/file"
-  # Out of the kernel's cache, so that it comes back over the network too.
+  # Out of the kernel's cache, so that it is read over the network too.
   dd if="$directory/mount/file" of=/dev/null bs=1M iflag=direct status=none
   cmp "$directory/mount/file" <(head -c 20000000 "$directory/lines") || fail "the mount with $1 gives other bytes"
   "$nram" sort --memory=48M "$1" "$directory/lines" --output="$directory/sorted" 2> "$directory/said" ||
@@ -111,7 +111,7 @@ try --no-seal
 [ "${in_swap:-2000}" -gt 1000 ] || fail "without seals, $in_swap swapped canaries are in the server: the test is blind"
 [ "$in_packets" -gt 1000 ] || fail "without seals, the canary is in $in_packets packets: the test is blind"
 umount "$directory/mount" # its daemon ends when no other test's namespace has the mount
-# The server of before has it in frames that are free.
+# The former server still has it in free frames.
 kill "${servers[0]}" && wait "${servers[0]}" || true
 servers=()
 serve
@@ -124,7 +124,7 @@ try --seal
 [ "$(count "$directory/log" "$directory/mount.log")" -eq 0 ] || fail "the canary is in a log"
 umount "$directory/mount"
 
-# On by itself with a server elsewhere, off where all are here.
+# On by itself with a server elsewhere, off if all servers are here.
 expect 1 "expected 1 or 0" env NRAM_SEAL=yes "$nram" mount "$directory/mount"
 expect 2 "--seal needs --scratch=pool" "$nram" sort --seal --scratch=/tmp "$directory/log"
 echo "sealed pages: no canary outside of the client"

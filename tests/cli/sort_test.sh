@@ -59,7 +59,7 @@ expect 2 "unknown flag -rh" "$nram" sort -rh "$input"
 expect 1 "the standard output is closed" bash -c "'$nram' sort '$input' >&-"
 rm "$directory/out"
 
-# Many short runs are merged twice. That works where the scratch just fits.
+# Many short runs are merged twice. That works with a scratch of just that size.
 "$nram" down > /dev/null
 "$nram" up --servers=1 --donate=160M > /dev/null
 free=$("$nram" df --json | jq .total.free_bytes)
@@ -70,7 +70,7 @@ jq -e .passes==2 <<< "$report" > /dev/null || fail "two passes: $report"
 cmp "$directory/out" "$directory/expected" || fail "two passes: not what sort makes of it"
 rm "$directory/out"
 
-# If the pool is too small, sort says so before it reads anything, with the numbers.
+# If the pool is too small, sort reports it before it reads anything, with the numbers.
 "$nram" down > /dev/null
 "$nram" up --servers=1 --donate=64M > /dev/null
 free_mib=$("$nram" df --json | jq '.total.free_bytes / 1048576 | floor')
@@ -96,7 +96,7 @@ expect 1 "is also an input" as_user "$nram" sort -o "$directory/theirs/file" "$d
 cmp -n 100000 "$directory/theirs/file" "$input" || fail "an input was written over"
 as_user "$nram" sort -o "$directory/theirs/file" /etc/passwd
 LC_ALL=C sort /etc/passwd | cmp - "$directory/theirs/file" || fail "written over in place"
-# The same holds where everybody may create files, but replace only their own.
+# The same holds where all users may create files, but replace only their own.
 mkdir -m 1777 "$directory/everybodys"
 cp "$directory/theirs/file" "$directory/everybodys/file"
 chmod 666 "$directory/everybodys/file"
@@ -111,7 +111,7 @@ chmod 4676 "$directory/everybodys/file"
 as_user "$nram" sort -o "$directory/everybodys/file" /etc/passwd
 [ "$(stat -c '%u %a' "$directory/everybodys/file")" = "1000 606" ] ||
   fail "owner and mode: $(stat -c '%u %a' "$directory/everybodys/file")"
-# If the output cannot be put in its place after all, the sorted output stays.
+# If the output cannot be put in its place after all, the sorted output remains.
 echo old > "$directory/fixed"
 mount --bind "$directory/fixed" "$directory/fixed"
 message=$("$nram" sort -o "$directory/fixed" /etc/passwd 2>&1) && fail "replaced what is mounted"
@@ -120,7 +120,7 @@ kept=$(sed -n 's/.*the sorted output is in \([^,]*\),.*/\1/p' <<< "$message")
 LC_ALL=C sort /etc/passwd | cmp - "$kept" || fail "a finished output is gone: $message"
 
 # More files than may be open; fewer threads than asked for, or none.
-chmod 755 "$directory" # another user comes next
+chmod 755 "$directory" # the next commands run as another user
 seq 1 3000 | sha256sum > "$directory/words"
 for i in $(seq 400); do echo "$((i * 7919 % 1009))-udp  port $i"; done >> "$directory/words"
 mkdir "$directory/many"
@@ -146,7 +146,7 @@ expect 2 "bytes are no whole record of 7" "$nram" sort --record=7 -o "$directory
 expect 2 "48.0 MiB" "$nram" sort --memory=1M "$input"
 expect 1 "No space left" bash -c "'$nram' sort --scratch='$directory' --memory=64M '$input' > /dev/full"
 
-# The output's disk is full: the old file stays.
+# The output's disk is full: the old file remains.
 mkdir "$directory/small"
 mount -t tmpfs -o size=20m nram-test "$directory/small"
 echo old > "$directory/small/out"
@@ -189,7 +189,7 @@ until ls "$directory" | grep -q '^out\.' && ! ls -l "/proc/$sorter/fd" | grep -q
 done
 kill -INT "$sorter"
 await_interrupted "SIGINT in open"
-# nohup: ignored signals stay ignored.
+# nohup: ignored signals remain ignored.
 (trap '' HUP && exec "$nram" sort -o "$directory/out" "$directory/fifo") &
 sorter=$!
 exec 7> "$directory/fifo"

@@ -101,7 +101,7 @@ expect_nothing "swapoff"
 [ "$("$nram" df --json | jq '[.. | .promised_bytes? // empty] | add')" -lt 40000000 ] ||
   fail "room stays reserved: $("$nram" df --json)"
 
-# The daemon knows by itself where its pages are. Signals, which a machine that goes down sends to all, do not end it.
+# The daemon finds its pages by itself. It ignores the signals that a machine sends to all processes when it goes down.
 cp "$NRAM_STATE_DIR/pool" "$directory/hosts"
 (cd "$directory" && "$nram" swapon 64M --pool=./hosts "${protection[@]}" > /dev/null 2>&1)
 daemon=$("$nram" swaps --json | jq '.[0].daemon_pid')
@@ -145,7 +145,7 @@ kill -TERM "$starting" 2> /dev/null || true
 if wait "$starting"; then "$nram" swapoff; fi # it was too late
 expect_nothing "an interrupted swapon"
 
-# The daemon is killed: commands say so, and only force takes the area away.
+# The daemon is killed: commands report it, and only force takes the area away.
 "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
 kill -KILL "$("$nram" swaps --json | jq '.[0].daemon_pid')"
 expect 0 "its daemon is gone" "$nram" swaps
@@ -166,7 +166,7 @@ expect 0 "" "$nram" swapoff --force
 expect_nothing "a frozen daemon"
 
 # A guard that is late to notice its area's end leaves alone the next area on the same device. So does swapoff of an
-# area that somebody took away by hand.
+# area that was taken away by hand.
 if [ -e /sys/block/loop0/diskseq ]; then
   "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
   device=$("$nram" swaps --json | jq -r '.[0].device')
@@ -205,7 +205,7 @@ expect 1 "another process is setting up" flock "$NRAM_STATE_DIR/swap/swap" "$nra
 expect 0 "" "$nram" swapoff --force swap
 expect_nothing "a crash in the middle"
 
-# swapon is killed at each step, as soon as the next step can be seen: commands report what is left, and force takes it
+# swapon is killed at each step, as soon as the next step can be seen: commands report the rest, and force takes it
 # away.
 area=$NRAM_STATE_DIR/swap/swap
 is_begun() { [ -d "$area" ]; }

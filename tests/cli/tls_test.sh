@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Certificates as a person sets them up: keygen, a server, clients that have the right ones or not.
+# Certificates as an operator sets them up: keygen, a server, clients with the right certificates and without.
 set -euo pipefail
 
 nram=$1
@@ -15,7 +15,7 @@ cleanup() {
 trap cleanup EXIT
 . "$(dirname "$0")/expect.sh"
 
-# A server of its own; its address goes to $pool.
+# A server of its own; its address is put into $pool.
 serve() { # flags
   rm -f "$directory/ready"
   "$memserver" --donate=256M --port=0 --ready-file="$directory/ready" "$@" 2>> "$directory/log" &
@@ -53,7 +53,7 @@ NRAM_TLS_DIR=$keys expect 0 "total" "$nram" df --pool="$pool"
 expect 1 "--tls-dir=DIR at the client" "$nram" df --pool="$pool"
 expect 1 "the certificates of" "$nram" df --pool="$pool" --tls-dir="$directory"
 expect 1 "needs the role operator" "$nram" drain "$pool" --tls-dir="$keys"
-# It looks at all swap areas of the machine, and another test may have one that is not as it should be.
+# It looks at all swap areas of the machine, and another test may have a faulty one.
 NRAM_TLS_DIR=$keys NRAM_POOL=$pool expect 0 "is good for 364 days" sh -c '"$0" doctor || [ $? -eq 1 ]' "$nram"
 # All doors.
 mkdir "$directory/mount"
@@ -101,7 +101,7 @@ serve --tls-dir=none
 expect 1 "the server does not speak TLS" "$nram" df --pool="$pool" --tls-dir="$keys"
 expect 0 "total" "$nram" df --pool="$pool"
 
-# Machines that have a secret make certificates that fit, each on its own.
+# Machines with a secret make certificates that fit, each on its own.
 head -c 32 /dev/urandom > "$directory/secret"
 for of in one two; do
   "$nram" keygen "$directory/$of" --secret="$directory/secret" --purpose="job 7" --host=127.0.0.1 > /dev/null

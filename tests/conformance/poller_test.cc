@@ -60,7 +60,7 @@ class PollerTest : public ::testing::Test {
     transport_->Wait(&call);
     return call.code;
   }
-  // Whether nothing comes for the whole time of a wait.
+  // Tells whether nothing arrives for the whole time of a wait.
   bool IsQuiet() {
     constexpr int kMs = 30;
     const int64_t until_ns = DeadlineAfterMs(kMs - 1);
@@ -129,7 +129,7 @@ TEST_F(PollerTest, WhatADrivingThreadDefersIsDoneBeforeItSleepsOrCeasesToDrive) 
   poller_.Remove(&client);
 }
 
-// A thread drives the poller and goes away without a word.
+// A thread drives the poller and then stops without a call.
 TEST_F(PollerTest, WhatIsDeferredIsSentAllTheSameWhenNobodyDrivesOn) {
   poller_.Watch(own_.get());
   poller_.Drive(0);
@@ -166,7 +166,7 @@ TEST_F(PollerTest, WhoWaitsHasTheSocketToHimself) {
   for (int i = 0; i < 100; ++i) {
     Start(&ping);
     if (i % 2 == 0) {
-      // The call that this thread waits for brings the other's reply too.
+      // The call that this thread waits for receives the other call's reply too.
       EXPECT_EQ(Run(), absl::StatusCode::kOk);
     }
     while (!ping.done) poller_.Drive(5'000);

@@ -1,5 +1,5 @@
 // The contract of every Transport over a network that fails: it drops, repeats, corrupts, cuts, reorders, delays, and
-// stands still.
+// freezes.
 
 #include <atomic>
 #include <memory>
@@ -77,8 +77,8 @@ TEST_P(FaultTest, ALateFollowerBreaksTheConnectionForAll) {
   EXPECT_EQ(broken, 5);
 }
 
-// While a thread waits for a part of an operation, that part is used again for another server as soon as its call is
-// done.
+// A thread waits for one part of an operation. That part's call ends, and the part is used again at once for another
+// server.
 TEST_P(FaultTest, WhoWaitsIsNotKeptByWhatGoesOnElsewhere) {
   SocketTransport here(ResolveEndpoint(server_.unix_socket()).value(), {LeaseId{kLease}, false, 0, SpinOptions{0}},
                        &poller_);
@@ -131,7 +131,7 @@ struct NamedPlan {
   FaultPlan plan;
 };
 
-// A write that was answered stays. A write without an answer leaves old or new bytes, and nothing else, ever. No call
+// An answered write remains. A write without an answer leaves old or new bytes, and nothing else, ever. No call
 // outlives its deadline.
 TEST_P(FaultTest, EveryFaultIsAnErrorAndNeverAWrongByte) {
   const NamedPlan plans[] = {{"drop", {.drop = 0.05}},       {"repeat", {.repeat = 0.05}},

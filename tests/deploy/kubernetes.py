@@ -4,8 +4,8 @@ containers made of namespaces and cgroups, on nodes made of namespaces (machines
 
 usage: kubernetes.py NRAM NRAM_FSD NRAM_MEMSERVER DEPLOY_KUBERNETES
 
-What is not Kubernetes' here: images (all containers have this machine's root), service accounts, the scheduler, and
-sizes. A node lends 192 MiB instead of 3 GiB, and the limit of memory is as far above that as it is in the manifest.
+Kubernetes is missing in these parts: images (all containers have this machine's root), service accounts, the scheduler,
+and sizes. A node lends 192 MiB instead of 3 GiB, and the limit of memory is as far above that as in the manifest.
 """
 
 import glob
@@ -60,14 +60,14 @@ class Dns(threading.Thread):
             kind = struct.unpack(">H", question[at + 1:at + 3])[0]
             known = ".".join(labels).lower() == SERVICE
             answers = list(self.addresses) if known and kind == 1 else []
-            # An answer; no such name, if it is another one. What comes after the question (EDNS) is left out.
+            # An answer; another name does not exist. The part after the question (EDNS) is left out.
             head = question[:2] + struct.pack(">HHHHH", 0x8580 | (0 if known else 3), 1, len(answers), 0, 0)
             body = b"".join(b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 5, 4) + socket.inet_aton(a) for a in answers)
             self.socket.sendto(head + question[12:at + 5] + body, peer)
 
 
 class Container:
-    """One container of a pod, on a node, with what its manifest says."""
+    """One container of a pod, on a node, as its manifest describes it."""
 
     def __init__(self, node, pod, spec, volumes, directory):
         self.node, self.spec, self.process = node, spec, None
@@ -87,13 +87,13 @@ class Container:
         self.cgroup.limit(size(spec["resources"]["limits"]["memory"]))
 
     def expand(self, words):
-        """$(NAME) in a command, as Kubernetes does it."""
+        """Replaces $(NAME) in a command, as Kubernetes does."""
         for name, value in self.environment.items():
             words = [word.replace(f"$({name})", value) for word in words]
         return words
 
     def words(self, command):
-        """The command line, on this machine, that runs a command inside."""
+        """The command line, on this machine, that runs a command inside the container."""
         script = [f"echo $$ > {self.cgroup.path}/cgroup.procs"]
         for mount in self.spec.get("volumeMounts", []):
             place, kind = mount["mountPath"], mount.get("mountPropagation", "None")
@@ -117,7 +117,7 @@ class Container:
                 *inner, *self.expand(command)]
 
     def start(self):
-        """Starts what the container runs."""
+        """Starts the container's command."""
         words = self.spec["command"] + self.spec.get("args", [])
         self.process = self.node.start(*self.words(words), log=self.log)
 
@@ -126,7 +126,7 @@ class Container:
         return self.node.run(*self.words(command), check=check, timeout=timeout)
 
     def probe(self, kind):
-        """Whether a probe succeeds now."""
+        """Tells whether a probe succeeds now."""
         if self.process and self.process.poll() is not None:
             with open(self.log, encoding="utf-8", errors="replace") as file:
                 raise Failure(f"{self.name} has ended: {file.read()[-2000:]}")
@@ -134,7 +134,7 @@ class Container:
         return self.run(*probe["exec"]["command"], check=False, timeout=60).returncode == 0
 
     def end(self, grace):
-        """The end of a deleted pod, as a kubelet makes it: the hook, then SIGTERM. Returns how the hook ended."""
+        """The end of a deleted pod, as a kubelet makes it: the hook, then SIGTERM. Returns the hook's result."""
         hook = self.spec.get("lifecycle", {}).get("preStop")
         said = self.run(*hook["exec"]["command"], check=False, timeout=grace) if hook else None
         with open(f"{self.cgroup.path}/cgroup.procs", encoding="ascii") as file:
@@ -147,7 +147,7 @@ class Container:
         return said
 
     def close(self):
-        """Ends what is left, and says whether the limit of memory was met."""
+        """Ends the remaining processes; returns the number of kills at the limit of memory."""
         kills = self.cgroup.oom_kills()
         self.cgroup.close()
         return kills
@@ -226,7 +226,7 @@ def manifests(folder, keys):
 
 
 def check_prometheus(folder, directory):
-    """The jobs for Prometheus, as it reads them. Debian's knows no Kubernetes: what that would say is put in."""
+    """The jobs for Prometheus, as it reads them. Debian's version knows no Kubernetes: the test puts its answers in."""
     place = f"{directory}/prometheus"
     os.mkdir(place)
     shutil.copy(f"{folder}/../prometheus/nram-alerts.yml", place)
@@ -246,7 +246,7 @@ def check_prometheus(folder, directory):
         yaml.safe_dump(config, file)
     found = {}
     for job in ("nram-server", "nram-door"):
-        # The timeout is how long it looks for what else might come.
+        # The timeout is the time that it waits for further targets.
         for command in (["config", f"{place}/prometheus.yml"],
                         ["service-discovery", "--timeout=1s", f"{place}/prometheus.yml", job]):
             said = subprocess.run(["promtool", "check", *command], capture_output=True, text=True, check=False)
@@ -262,7 +262,7 @@ def check_prometheus(folder, directory):
 
 
 def check_schemas(objects):
-    """Against Kubernetes' own schemas, where there is the program that has them (PyPI: kubernetes-validate)."""
+    """Against Kubernetes' own schemas, if the program that has them is here (PyPI: kubernetes-validate)."""
     try:
         import kubernetes_validate  # pylint: disable=import-outside-toplevel
     except ImportError:
@@ -276,7 +276,7 @@ def check_schemas(objects):
 
 
 def donor_pod(objects):
-    """The pod that the DaemonSet makes, and what else has to fit together."""
+    """The pod that the DaemonSet makes; the other objects must fit it."""
     made = objects["DaemonSet", "nram-memserver"]["spec"]
     template = made["template"]
     labels = template["metadata"]["labels"]
@@ -400,7 +400,7 @@ class Test:
         print("ready is lending: passed")
 
     def donor_leaves(self, work):
-        """A donor's pod is deleted, and made anew: its data moves, and nobody reads anything else."""
+        """A donor's pod is deleted, and made anew: its data moves, and reads return the same data."""
         said = self.server("node1").end(self.grace)
         if said.returncode != 0:
             raise Failure(f"the preStop hook: exit {said.returncode}: {said.stdout}")

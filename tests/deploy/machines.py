@@ -15,7 +15,7 @@ BRIDGE = "10.77.0.1"
 
 
 class Failure(Exception):
-    """The test's message when something is not as it has to be."""
+    """The test's message about a failed check."""
 
 
 def until(what, look, seconds=60):
@@ -31,7 +31,7 @@ def until(what, look, seconds=60):
 
 
 def enter_namespaces():
-    """Runs this program anew in namespaces of its own, which end with it and with them all that it has started."""
+    """Runs this program anew in namespaces of its own, which end with it and with all programs that it has started."""
     if os.environ.get("NRAM_IN_NAMESPACES"):
         # Other tests' mounts would stay mounted here.
         away = "awk '$3 == \"fuse.nram\" { print $2 }' /proc/mounts | xargs -r umount -l"
@@ -43,7 +43,7 @@ def enter_namespaces():
 
 
 class Machine:
-    """One machine. Its /run, /var/log and /var/spool are its own; all else of the disk it shares with the others."""
+    """One machine. Its /run, /var/log and /var/spool are its own; it shares the rest of the disk with the others."""
 
     def __init__(self, name, address):
         self.name, self.address = name, address
@@ -52,7 +52,7 @@ class Machine:
 
     def boot(self):
         """Starts it, or starts it anew after kill()."""
-        # Bash takes in what loses its parent.
+        # Bash reaps orphaned processes.
         init = ["bash", "-c", "trap '' TERM; sleep infinity & while :; do wait; done"]
         flags = ["--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
         # Its only message would be that its child was killed.
@@ -68,7 +68,7 @@ class Machine:
         self.first = until(f"{self.name} runs", child)
         link = f"v{self.name}"
         subprocess.run(["ip", "link", "delete", link], stderr=subprocess.DEVNULL, check=False)
-        # Its hardware address outlives its loss: others may know it still.
+        # Its hardware address outlives its loss: other machines may still know it.
         hardware = "02:00:" + ":".join(f"{int(part):02x}" for part in self.address.split("."))
         command = f"""ip link add {link} type veth peer name eth0 address {hardware} netns {self.first} &&
             ip link set {link} master br0 up"""
@@ -95,7 +95,7 @@ class Machine:
         return done
 
     def start(self, *words, log, **more):
-        """Starts a command there that goes on."""
+        """Starts a lasting command there."""
         with open(log, "ab") as file:
             return subprocess.Popen(self.inside(words), stdin=subprocess.DEVNULL, stdout=file, stderr=file, **more)
 
@@ -105,12 +105,12 @@ class Machine:
         self.outer.wait()
 
     def processes(self, name):
-        """The pids, as seen there, of the processes of that name that have not ended."""
+        """The pids, as seen there, of the live processes of that name."""
         said = self.run("ps", "-C", name, "-o", "pid=,stat=", check=False).stdout
         return [line.split()[0] for line in said.splitlines() if "Z" not in line.split()[1]]
 
     def mounts(self, kind):
-        """Where filesystems of that kind are mounted there."""
+        """The mount points there of filesystems of that kind."""
         with open(f"/proc/{self.first}/mounts", encoding="utf-8") as file:
             return [line.split()[1] for line in file if line.split()[2] == kind]
 
@@ -125,7 +125,7 @@ def comm(pid):
 
 
 def layer_over(directory, place):
-    """Puts a layer over a directory of the system, seen in this namespace and those made from here."""
+    """Puts a layer over a directory of the system. This namespace and its children see it."""
     layer = f"{directory}/layer{place.replace('/', '-')}"
     os.mkdir(layer)
     subprocess.run(["mount", "-t", "tmpfs", "layer", layer], check=True)
@@ -136,9 +136,9 @@ def layer_over(directory, place):
 
 
 def own_etc(directory, hosts, users):
-    """An /etc of the machines: names of hosts and users; a machine's name is looked for there first, then in DNS."""
+    """An /etc of the machines: names of hosts and users; a machine's name is looked up there first, then in DNS."""
     layer_over(directory, "/etc")
-    # The place of this machine in nram is of no interest there.
+    # This machine's place in nram is of no interest there.
     shutil.rmtree("/etc/nram", ignore_errors=True)
     with open("/etc/hosts", "w", encoding="ascii") as file:
         file.write("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in hosts.items()))
@@ -161,7 +161,7 @@ def own_programs(directory, programs):
 
 
 def remove(directory):
-    """Takes away what a test has put into its directory."""
+    """Removes the test's directory."""
     layers = "umount -l /dev/fuse /etc /usr/bin; for layer in \"$1\"/layer-*; do umount -l \"$layer\"; done"
     subprocess.run(["sh", "-c", f'{layers}; rm -rf --one-file-system "$1"', "sh", directory],
                    stderr=subprocess.DEVNULL, check=False)

@@ -100,7 +100,7 @@ class Cluster:
         return self.head.run("sinfo", "-h", "-n", node, "-o", "%T", check=False).stdout.strip()
 
     def submit(self, script, *options, user="one"):
-        """Gives Slurm a job of two nodes (if the options say nothing else); returns its number."""
+        """Gives Slurm a job of two nodes (unless the options say otherwise); returns its number."""
         path = f"{self.directory}/job.sh"
         with open(path, "w", encoding="utf-8") as file:
             file.write(f"#!/bin/bash\nset -euo pipefail\ncd {self.directory}/{user}\n{script}")
@@ -123,7 +123,7 @@ class Cluster:
             return ""
 
     def ends(self, number, state="COMPLETED", user="one"):
-        """Waits for a job's end, which is to be of that kind; returns what it has printed."""
+        """Waits for the job's end in that state; returns its output."""
         def over():
             at = self.job(number)
             return at if at[0] not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED") else None
@@ -141,12 +141,12 @@ class Cluster:
         until(f"job {number} says {words}", seen)
 
     def clean(self, nodes=("node1", "node2")):
-        """Nothing of any job is on the nodes, and the nodes take the next one."""
+        """No part of any job is on the nodes, and the nodes take the next one."""
         for name in nodes:
             node = self.nodes[name]
             until(f"{name} is idle", lambda name=name: self.state(name) == "idle")
-            # Slurm waits for the epilog alone. A mount's daemon ends after it, once it has told the servers, of which
-            # some may not answer any more.
+            # Slurm waits for the epilog alone. A mount's daemon ends after it, once it has told the servers, some of
+            # which may not answer any more.
             for program in ("nram-memserver", "nram-fsd", "nram", "slurmstepd"):
                 until(f"{program} has ended on {name}",
                       lambda node=node, program=program: not node.processes(program))
@@ -157,7 +157,7 @@ class Cluster:
                 raise Failure(f"{name}: files are left: {left}")
 
     def show(self):
-        """Everybody's last words, after a failure."""
+        """The last lines of all logs, after a failure."""
         for path in sorted(glob.glob(f"{self.directory}/*.log")):
             print(f"--- {path}\n{subprocess.run(['tail', '-25', path], capture_output=True, text=True).stdout}")
 
@@ -233,7 +233,7 @@ def two_at_once(cluster):
 
 
 def late(cluster):
-    """The server of one node starts later than the batch script on the other one might."""
+    """The server of one node starts so late that the batch script on the other one might start before it."""
     cluster.settings('[[ $0 != */prolog.sh || $SLURMD_NODENAME != node2 ]] || sleep 3\n')
     both = cluster.submit("nram df --json | jq .total.donated_bytes\n")
     said = cluster.ends(both)
@@ -264,7 +264,7 @@ def array(cluster):
 
 
 def asked(cluster):
-    """A site where jobs ask for a pool by their comment, and whose Prometheus is told of the servers."""
+    """A site where jobs ask for a pool by their comment, and where Prometheus learns of the servers."""
     figures = f"{cluster.directory}/figures"
     cluster.settings(f"NRAM_JOB_ASKED=yes\nNRAM_JOB_METRICS={figures}\n")
     silent = cluster.submit("echo pool: ${NRAM_POOL:-none}\n", "--comment=nramble, no")
@@ -295,7 +295,7 @@ def asked(cluster):
 
 
 def node_lost(cluster):
-    """A node loses its power under two jobs: one goes on with its copies, and the other ends. Then it is back."""
+    """A node loses its power under two jobs: one goes on with its copies, and the other ends. Then the node returns."""
     ends = cluster.submit(HOLDS, "--no-requeue")
     goes_on = cluster.submit("""
         at=$PWD/$SLURM_JOB_ID.0

@@ -60,7 +60,7 @@ printf 'NRAM_JOB_DONATE=128M\nNRAM_JOB_SECRET=%s\n' "$directory/secret" > "$NRAM
 unset NRAM_TLS_DIR
 
 job=$NRAM_RUN_DIR/job-$SLURM_JOB_ID
-# Without the site's secret there is no pool, unless the site says that anybody may use it.
+# Without the site's secret there is no pool, unless the site permits use by all.
 "$scripts/prolog.sh" 2> "$directory/said" || fail "a prolog that fails drains the node"
 grep -q "there is no $directory/secret to make certificates from" "$directory/said" ||
   fail "it said: $(cat "$directory/said")"
@@ -84,7 +84,7 @@ answers() { # host file
 }
 answers "$job/pool"
 
-# Another job's ports would be the same: it gets the next ones.
+# Another job would have the same ports: it gets the next ones.
 other=$NRAM_RUN_DIR/job-16321
 SLURM_JOB_ID=16321 "$scripts/prolog.sh" || fail "the prolog of a job with the same ports"
 [ "$(cat "$other/pool")" = 10.1.1.1:15744 ] || fail "the other job's host file says: $(cat "$other/pool")"
@@ -93,7 +93,7 @@ its_pid=$(NRAM_POOL=$other/pool NRAM_TLS_DIR=$other/tls "$nram" status --json | 
 [ "$its_pid" = "$(cat "$other/memserver.pid")" ] ||
   fail "the other job was sent to the first one's server"
 answers "$job/pool"
-# Nobody comes in without a certificate, or with another job's; and the files are the job user's alone.
+# No client is accepted without a certificate, or with another job's; the files belong to the job's user alone.
 ! NRAM_POOL=$other/pool "$nram" df > "$directory/df" 2>&1 || fail "anybody uses the job's pool"
 ! NRAM_POOL=$other/pool NRAM_TLS_DIR=$job/tls "$nram" df > "$directory/df" 2>&1 ||
   fail "another job uses the job's pool"
@@ -160,7 +160,7 @@ mountpoint -q "$directory/system/m" || fail "the epilog unmounted what is the sy
 left=$(grep -F "$home" /proc/self/mounts || true)
 [ "$(wc -l <<< "$left")" = 1 ] && grep -q "/away/m " <<< "$left" || fail "mounts are left, or too few: $left"
 rm "$directory"/bin/{fusermount3,umount}
-# One look: between two, it may be taken away.
+# One look: between two, it may be removed.
 [[ $(cat "/proc/$pid/stat" 2> /dev/null || true) != "$pid (nram-memserver) "[!ZX]* ]] ||
   fail "the memory server still runs"
 [ ! -e "$job" ] || fail "something of the job is left"

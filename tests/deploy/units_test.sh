@@ -10,7 +10,7 @@ if ! command -v systemd-analyze > /dev/null; then
   exit 1
 fi
 for unit in "$deploy"/*.service; do
-  # A machine that only builds does not have the programs installed.
+  # A machine that only builds may lack the installed programs.
   name=$(basename "$unit")
   sed -E 's|/usr/bin/nram[a-z-]*|/bin/true|' "$unit" > "$directory/${name/@/@test}"
 done

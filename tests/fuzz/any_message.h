@@ -8,7 +8,7 @@
 
 namespace nram {
 
-// An input's fields for a message's body, whatever the operation: each takes the fields that it has.
+// An input's fields for a message's body. Each operation takes the fields that it has.
 struct AnyFields {
   uint64_t subject = 0;  // the region; hello: the lease, or the incarnation
   ChunkRange range;

@@ -18,10 +18,10 @@ namespace {
 
 constexpr int kCallsPerInput = 64;
 
-// A server whose handlers are called without gRPC, once. Its clock stands still: leases end when they are told to.
+// A server whose handlers are called without gRPC, once. Its clock stands still: leases end on the target's command.
 struct Server {
   Server() {
-    google::protobuf::SetLogHandler(nullptr);  // it logs what it refuses to parse
+    google::protobuf::SetLogHandler(nullptr);  // it logs each message that it cannot parse
     MemServerOptions options;
     options.donate_bytes = MemServerOptions::kDonateMinBytes;
     options.port = 0;
@@ -36,12 +36,12 @@ struct Server {
   std::unique_ptr<ControlService> service;
 };
 
-// Makes an input's calls, and takes everything away again.
+// Makes an input's calls, and removes their effects again.
 class Driver {
  public:
   explicit Driver(Server* server) : server_(server) {}
 
-  // Either bytes that a peer may send, or a message of small numbers that meet each other.
+  // Either bytes that a peer may send, or a message of small numbers, so that calls meet the same objects.
   void Run(FuzzInput* input) {
     const uint8_t method = input->Byte();
     raw_ = (method & 128) != 0;
@@ -115,7 +115,7 @@ class Driver {
     Note(request);
     Reply reply;
     (void)(server_->service.get()->*handler)(server_->caller(), request, &reply);
-    // gRPC gives up on a reply that cannot be encoded, and clients take no more than this.
+    // gRPC refuses a reply that cannot be encoded, and clients take no more than this.
     std::string encoded;
     CHECK(reply.SerializeToString(&encoded));
     CHECK_LT(encoded.size(), size_t{4} << 20);

@@ -96,7 +96,7 @@ void FuseRequests::PutDataRequest(uint32_t opcode) {
 void FuseRequests::PutXattrRequest(uint32_t opcode) {
   if (opcode == FUSE_SETXATTR) {
     const std::string value(input_.Take(input_.Byte()));
-    // The kernel sends the longer form only to who asked for it.
+    // The kernel sends the longer form only if the daemon has asked for it.
     const uint32_t fields[] = {static_cast<uint32_t>(value.size()), input_.Byte() % 4u};
     Put(fields);
     PutText(XattrName());
@@ -140,7 +140,7 @@ size_t FuseRequests::Next() {
       FUSE_READDIRPLUS, FUSE_FORGET, FUSE_WRITE,    FUSE_LISTXATTR, FUSE_MKNOD,           FUSE_TMPFILE};
   const uint8_t kind = input_.Byte();
   uint32_t opcode = kind < 160 ? kOften[kind % std::size(kOften)] : kind % 64u;
-  // A request that takes back or answers another one has no answer of its own; and there is one INIT.
+  // A request that cancels or answers another one has no answer of its own; and there is one INIT.
   if (opcode == FUSE_INTERRUPT || opcode == FUSE_NOTIFY_REPLY || opcode == FUSE_INIT) opcode = FUSE_GETATTR;
   Begin(opcode, Inode());
   switch (opcode) {

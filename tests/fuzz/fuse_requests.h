@@ -11,8 +11,8 @@
 
 namespace nram {
 
-// Puts requests together as the kernel does: bodies have their size, names end, and what is said to follow does. So
-// much libfuse takes for granted.
+// Composes requests as the kernel does: bodies have their size, names end, and announced data follows. libfuse relies
+// on this.
 class FuseRequests {
  public:
   FuseRequests(FuzzInput* input, FuseWorker* worker) : input_(*input), worker_(worker) {}
@@ -75,7 +75,7 @@ class FuseRequests {
     data_left_ -= std::min(data_left_, size);
     return static_cast<uint32_t>(size);
   }
-  // Few names, so that they meet; some that are long, or strange.
+  // Few names, so that requests meet the same files; some names are long, or strange.
   std::string Name() {
     const uint8_t kind = input_.Byte();
     if (kind % 8 < 6) return std::string(1, static_cast<char>('a' + kind / 8 % 6));

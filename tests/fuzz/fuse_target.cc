@@ -60,7 +60,7 @@ ssize_t NothingToRead(int, void*, size_t, void*) { return -1; }
 
 void NoLog(fuse_log_level, const char*, va_list) {}
 
-// The parts of FuseMount, but for the mount.
+// The parts of FuseMount, without the mount.
 class Daemon {
  public:
   Daemon() : adapter_(&filesystem_, FuseAdapterOptions{}) {

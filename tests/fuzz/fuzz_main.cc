@@ -5,7 +5,7 @@
 #include "tests/fuzz/targets.h"
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  // Refusals are what these runs are made of; only what ends the process is worth a line.
+  // These runs consist of refusals; only an error that ends the process is worth a line.
   FLAGS_minloglevel = google::FATAL;
   return 0;
 }

@@ -9,7 +9,7 @@
 
 namespace nram {
 
-// Takes a target's input apart from its front. What is not there any more reads as zeros.
+// Takes a target's input apart from its front. Bytes beyond its end read as zeros.
 class FuzzInput {
  public:
   FuzzInput(const uint8_t* data, size_t size) : data_(data), size_(size) {}

@@ -14,12 +14,12 @@
 namespace nram {
 namespace {
 
-// Of the messages that an input describes. More would make it slow, and tell nothing new.
+// The bytes of an input's messages. More would make it slow, and tell nothing new.
 constexpr size_t kPayloadBytesPerInput = 12 * 1024;
 
 const std::byte* Bytes(const std::string& text) { return reinterpret_cast<const std::byte*>(text.data()); }
 
-// The outcome of a stream: its messages, and how it ended.
+// The outcome of a stream: its messages, and its end.
 struct Message {
   MessageHeader header;
   std::string chunks;  // empty if they were dropped
@@ -33,10 +33,10 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-// Every third message is one that nobody wants.
+// The recorder drops every third message.
 bool IsDropped(const MessageHeader& header) { return header.request_id % 3 == 2; }
 
-// Whether all but the checksum is as it was.
+// Tells whether all but the checksum is encoded as before.
 bool EncodesToItself(const MessageHeader& header, const std::byte* encoded) {
   constexpr size_t kChecksumAt = 20;
   std::byte again[kMessageHeaderBytes];
@@ -45,7 +45,7 @@ bool EncodesToItself(const MessageHeader& header, const std::byte* encoded) {
   return memcmp(again, encoded, kMessageHeaderBytes) == 0;
 }
 
-// The same as the reader, from a stream that is whole.
+// Does the same as the reader, from a whole stream.
 Outcome DecodeSimply(const std::string& stream) {
   Outcome outcome;
   size_t at = 0;
@@ -206,7 +206,7 @@ std::string MakePayload(const MessageHeader& header, uint8_t seed, uint8_t how, 
   return payload;
 }
 
-// A message that is whole: lengths and checksum are right, but for what `how` says is to be spoiled.
+// A whole message: lengths and checksum are right, except those that `how` spoils.
 std::string TakeMessage(FuzzInput* input, uint8_t how, size_t* payload_left) {
   MessageHeader header = TakeHeader(input, how);
   std::string payload;

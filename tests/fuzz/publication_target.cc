@@ -12,7 +12,7 @@
 namespace nram {
 namespace {
 
-// Observers go by what it says, without another look: in numbers that cannot overflow.
+// Observers trust the record without another check. This one calculates in numbers that cannot overflow.
 void CheckArray(const PublishedArray& array, const PublicationRecord& record) {
   CHECK_LT(array.mapping, record.lengths.size());
   CHECK_LE(array.extents.size(), kDimensionsMax);
@@ -52,7 +52,7 @@ void FuzzPublication(const uint8_t* data, size_t size) {
     if (const auto head = DecodeHead(bytes); head.ok()) CHECK(DecodeHead(EncodeHead(*head)).value() == *head);
     return;
   }
-  // A text that is framed as it should be. The number is most often that of the text.
+  // A text with a correct frame. The number is most often that of the text.
   const uint64_t number = how % 4 == 1 ? input.AnyNumber() : 7;
   const std::string text(input.Take(input.size()));
   CheckDecoded(FrameRecord(number, how % 4 == 3 ? text + "}" : text));

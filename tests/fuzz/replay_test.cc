@@ -19,7 +19,7 @@ namespace {
 
 class ReplayTest : public ::testing::TestWithParam<FuzzTarget> {
  protected:
-  // Servers log each refusal of what targets are given, again and again.
+  // Servers log each refusal of the targets' inputs, again and again.
   ReplayTest() { FLAGS_minloglevel = google::FATAL; }
 
   static void Run(const std::string& input) {

@@ -31,12 +31,12 @@ namespace {
 
 constexpr int kCallsMax = 12;
 constexpr size_t kPayloadBytesPerInput = 16 * 1024;
-// A call that ends by its deadline was forgotten.
+// A call that ends at its deadline was forgotten.
 constexpr int64_t kDeadlineMs = 100'000;
 constexpr uint8_t kNotWritten = 0xA5;
 
-// Says to a connection what it was told to last, and then nothing more. It does not read: what the client sends has
-// room in the socket.
+// Sends the last given bytes to a connection, and then nothing more. It does not read: the client's messages fit into
+// the socket.
 class Talker {
  public:
   Talker() : listener_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -59,7 +59,7 @@ class Talker {
   void Run() {
     UniqueFd connection;
     while (true) {
-      // Not before there is another: the client may still be sending.
+      // Not before the next one: the client may still be sending.
       UniqueFd accepted(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       PCHECK(accepted.valid() || errno == EINTR);
       if (!accepted.valid()) continue;
@@ -133,14 +133,14 @@ void TakeCall(FuzzInput* input, Asked* asked, const std::byte* out) {
   ChunkRange range;
   if (HasRange(op)) range = {input->Byte() % 16u, 1 + input->Byte() % 24u};
   if ((kind & 64) != 0 && (op == Op::kRead || op == Op::kWrite)) {
-    // Of a sealed region.
+    // A sealed region's read or write.
     range = {range.first_page() * kChunksPerPage, range.pages() * kChunksPerPage};
     asked->seals.resize(range.pages());
     call.seals = asked->seals.data();
   }
   call.request = AnyMessage(op, 0, {.subject = kind / 8 % 2u, .range = range, .epoch = 1});
   if (op == Op::kRead) {
-    asked->in.reset(new std::byte[range.bytes()]);  // so large that what goes beyond it is noticed
+    asked->in.reset(new std::byte[range.bytes()]);  // exactly the range, so that a write beyond it is noticed
     memset(asked->in.get(), kNotWritten, range.bytes());
     call.in = asked->in.get();
   }
@@ -212,7 +212,7 @@ std::string TakeReply(FuzzInput* input, uint8_t how, const std::deque<Asked>& ca
   return message;
 }
 
-// Nothing of what these servers say was sealed, so no byte of it comes through.
+// These servers' answers were never sealed, so no byte of them is accepted.
 void CheckNothingOpens(const Asked& asked) {
   static const std::unique_ptr<SealKey> key = SealKey::Random().value();
   static Sealers* const sealers = new Sealers;
@@ -230,7 +230,7 @@ void CheckEnded(const Asked& asked) {
   const Call& call = asked.call;
   CHECK(call.is_done());
   CHECK(call.code != absl::StatusCode::kDeadlineExceeded) << "a call was forgotten";
-  // The poller may have completed it, and be on its way there.
+  // The poller may have completed it, and be about to count it.
   while (call.done != nullptr && asked.done == 0) sched_yield();
   CHECK_EQ(asked.done, call.done == nullptr ? 0 : 1);
   (void)CallStatus(call, "fuzz");
@@ -263,7 +263,7 @@ void FuzzReplies(const uint8_t* data, size_t size) {
     }
   }
   client->talker->SayNext(std::move(said));
-  // Refused by hello: then all calls end at once.
+  // hello may be refused: then all calls end at once.
   (void)client->transport->Connect(DeadlineAfterMs(kDeadlineMs));
   for (Asked& asked : calls) client->transport->Start(&asked.call);
   for (Asked& asked : calls) client->transport->Wait(&asked.call);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes inputs that reach what long runs rarely put together: seals, generations of spans, versions, every reason.
+"""Writes inputs that reach states that long runs rarely reach: seals, generations of spans, versions, every reason.
 
 An input is in its target's own language, not in the wire's, so a new version of the wire does not make the corpus
 meaningless. Run it when the language of a target changes, or the wire has something new."""
@@ -84,7 +84,7 @@ def replies():
         yield bytes([4 * 3]) + calls + answers
         # And a hello that is refused.
         yield bytes([3, HELLO - 1, REPLY, reason, 8, 8, 8])
-    # A sealed answer, which nobody has asked for.
+    # A sealed answer without a request.
     yield bytes([0, 0, 0, 7]) + bytes([1 | 16, 0, READ - 1, REPLY | SEALED, 16, 0, 0, 64, 9])
 
 

@@ -26,7 +26,7 @@ constexpr uint64_t kFreePages = 40;      // these included
 constexpr uint64_t kChunksPerInput = 400;
 constexpr int kRequestsPerInput = 64;
 
-// A server's insides, once: one that is nearly full, so that refusals come too.
+// A server's insides, once: one that is nearly full, so that refusals occur too.
 struct Insides {
   Insides() {
     uint64_t pages = arena->usage().free_bytes / kPageBytes;
@@ -46,16 +46,16 @@ struct Insides {
   uint64_t generation = 0;
 };
 
-// The contents that the store must have: a byte for each chunk that is not zero. A page may be beyond telling: a write
-// to it was refused half way, or came with a wrong sum.
+// The contents that the store must have: a byte for each chunk that is not zero. A page may be unsure: a write to it
+// was refused half-way, or had a wrong sum.
 struct State {
   std::map<std::pair<uint64_t, uint64_t>, uint8_t> chunks;  // by region and chunk
   std::set<std::pair<uint64_t, uint64_t>> unsure;           // by region and page
 };
 struct Model : State {
-  // By region and number: all that was, when it was sealed. The server may have it no more, if it is full.
+  // The state at each seal, by region and number. A full server may have dropped the version.
   std::map<std::pair<uint64_t, uint32_t>, State> versions;
-  // By region and span: its generation. What is not there has 0. A write that created it may have failed half way.
+  // The generation by region and span; an absent one is 0. A write that created it may have failed half-way.
   std::map<std::pair<uint64_t, uint64_t>, uint32_t> generations;
   std::set<std::pair<uint64_t, uint64_t>> unsure_generations;
 
@@ -116,7 +116,7 @@ class Driver {
         if (reply.reason == Reason::kOk) CheckRead(StateOf(request), request, reply);
         break;
       case Op::kSeal:
-        // The newest one may be sealed again: it stays as it is.
+        // The newest one may be sealed again: it remains as it is.
         if (reply.reason == Reason::kOk) {
           const uint32_t number = Raw(request.as<SealRequest>().version);
           model_.versions.try_emplace({Raw(request.region()), number}, model_);
@@ -163,7 +163,7 @@ class Driver {
     return request.is<TrimRequest>() ? request.as<TrimRequest>().span_generation : SpanGeneration{};
   }
 
-  // Whether the server has followed the rule of adr/0014, before the model follows it.
+  // Checks that the server has followed the rule of adr/0014, before the model follows it.
   void CheckGeneration(const MessageHeader& request, Reason reason) const {
     if (request.op != Op::kRead && request.op != Op::kWrite) return;
     if (request.is<ReadRequest>() && request.as<ReadRequest>().version != VersionNumber{}) return;
@@ -182,7 +182,7 @@ class Driver {
     CHECK_EQ(reason == Reason::kOk, is_same || may_raise) << "generation " << wanted << " of " << present;
   }
 
-  // A write has come to the span, and may have created it anew.
+  // A write has reached the span, and may have created it anew.
   void NoteGeneration(const MessageHeader& request, bool done) {
     const uint64_t region = Raw(request.region());
     const uint64_t span = request.range().first / kChunksPerSpan;
@@ -241,7 +241,7 @@ class Driver {
     of_region(&model_.unsure_generations);
   }
 
-  // Nobody holds any.
+  // The dropped versions have no holds.
   void NoteDrop(const DropVersionRequest& drop) {
     const uint64_t region = Raw(drop.region);
     model_.versions.erase(model_.versions.lower_bound({region, Raw(drop.first)}),
@@ -263,7 +263,7 @@ class Driver {
 
   void Fill(const ChunkRange& range, const std::vector<ChunkMask>& masks, uint8_t fill, uint8_t step,
             uint32_t* page_crcs) {
-    // The pieces are the runs of the masks, in order, and may have been merged: so by chunks.
+    // The pieces are the runs of the masks, in order, and may have been merged: so the chunks are filled one by one.
     std::vector<std::byte*> places;
     for (const iovec& piece : landing_.pieces()) {
       CHECK_EQ(piece.iov_len % kChunkBytes, size_t{0});
@@ -290,7 +290,7 @@ class Driver {
   void NoteWrite(const MessageHeader& request, const std::vector<ChunkMask>& masks, uint8_t fill, uint8_t step,
                  bool wrong_sum, Reason reason) {
     const bool done = reason == Reason::kOk;
-    // These may come half way; the others before anything is done.
+    // These may end a write half-way; the others end it before it begins.
     if (!done && reason != Reason::kFull && reason != Reason::kDamaged && reason != Reason::kDraining) return;
     NoteGeneration(request, done);
     const uint64_t region = Raw(request.region());
@@ -351,7 +351,7 @@ class Driver {
   Model model_;
 };
 
-// 16 bytes make one request: small numbers of region, epoch and place, so that they meet.
+// 16 bytes make one request: small numbers of region, epoch and place, so that requests meet the same data.
 void RunOne(const uint8_t* data, Driver* driver, uint64_t* chunks_left, bool* open) {
   FuzzInput input(data, 16);
   static constexpr Op kOps[] = {Op::kWrite, Op::kRead,   Op::kWrite, Op::kTrim,

@@ -16,7 +16,7 @@ namespace {
 
 // A workspace small enough that inputs fill several.
 constexpr size_t kWorkspaceBytes = 16 * 1024;
-// Records that are compared each with each.
+// Records that are compared, each with each other one.
 constexpr size_t kComparedMax = 6;
 
 int Sign(int order) { return order < 0 ? -1 : order > 0; }
@@ -52,7 +52,7 @@ void CheckOrder(const Order& order, const std::vector<std::string>& records) {
   }
 }
 
-// The records of one workspace, sorted, as a simple program does it.
+// The records of one workspace, sorted by a simple program.
 void CheckSorted(const Order& order, bool unique, std::vector<std::string> expected, Workspace* workspace) {
   std::stable_sort(expected.begin(), expected.end(),
                    [&](const std::string& a, const std::string& b) { return order.Compare(a, b) < 0; });
@@ -70,7 +70,7 @@ void CheckSorted(const Order& order, bool unique, std::vector<std::string> expec
   }
 }
 
-// Reads `text` in pieces, as RunBuilder does: what a workspace has no room for is the begin of the next one.
+// Reads `text` in pieces, as RunBuilder does: the text that does not fit begins the next workspace.
 void CheckWorkspaces(const Order& order, bool unique, const RecordFormat& format, absl::string_view text,
                      size_t piece_bytes, absl::Span<char> memory) {
   Workspace workspace(memory, format);

@@ -21,11 +21,11 @@ void FuzzText(const uint8_t* data, size_t size) {
   (void)ParseByteSize(text);
   if (const auto id = ParseId(text); id.ok()) CHECK_EQ(*ParseId(FormatId(*id)), *id);
   (void)ParseHostFile(text, "fuzz");
-  // With a slash or an @ it would name a file.
   (void)EtcdSpec::Parse(text);
   (void)ServerRecord::Decode(text);
   (void)ParseDnsSpec(text);
-  if (IsMemberSpec(text)) return;  // it would be asked
+  if (IsMemberSpec(text)) return;  // the members would be looked up
+  // With a slash or an @ it would name a file.
   if (text.find('/') == absl::string_view::npos && text.find('@') == absl::string_view::npos) (void)ParsePoolSpec(text);
   if (const auto rules = ParseAccessRules(text); rules.ok()) {
     CHECK(!rules->empty());

@@ -34,8 +34,8 @@ struct Wire {
   UniqueFd ours, theirs;
 };
 
-// Records that a peer with the keys seals, of any kind, and what somebody in between does to them. What the channel
-// gives must be the beginning of what was sent as data.
+// A peer with the keys seals records of any kind, and an attacker in between changes them. The channel must deliver a
+// beginning of the sent data.
 void Records(FuzzInput* input) {
   TlsSession session;
   session.to_receive.bytes.fill(3);
@@ -83,7 +83,7 @@ void Records(FuzzInput* input) {
   }
 }
 
-// A server's handshake with anything.
+// A server's handshake with any bytes.
 void Handshake(FuzzInput* input) {
   static TestCertificates* const certificates = new TestCertificates("fuzz_tls");
   static const auto context = new std::shared_ptr<TlsContext>(certificates->Load(TlsRole::kServer));

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The products of tools/install, tools/deb and tools/demo are there, work, and go away again. These tools build, which a
-# test that Bazel runs cannot. So `tools/test install` calls this, after which the build has little to do. As root.
+# The products of tools/install, tools/deb and tools/demo are there, work, and can be removed again. These tools build,
+# which a test that Bazel runs cannot. So `tools/test install` calls this, after which the build has little to do. Needs
+# root.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -21,7 +22,7 @@ prefix=$directory/prefix
 expect 2 "expected an absolute PREFIX" tools/install relative
 expect 2 "usage" tools/install
 expect 1 "nram is not installed in" tools/install "$prefix" --uninstall
-mkdir -p "$prefix/share" # somebody else's
+mkdir -p "$prefix/share" # not nram's
 expect 0 "nram is in $prefix" tools/install "$prefix"
 expect 0 "nram is in $prefix" tools/install "$prefix"
 nram=$prefix/bin/nram
@@ -48,7 +49,7 @@ diff -r -x '*.service' -x '*.conf' -x '*.rules' -x BUILD deploy "$prefix/share/n
   fail "what is in deploy/ is not what is installed"
 [ -x "$prefix/share/nram/slurm/prolog.sh" ] || fail "a script that cannot be run"
 [ -e "$prefix/share/doc/nram/docs/../deploy/prometheus/nram-alerts.yml" ] || fail "a link of the documents"
-# The files that the package is to have too; those that Python compiles come later.
+# The files that the package must have too; the files that Python compiles are added later.
 grep -v '/$' "$prefix/share/nram/installed" > "$directory/installed"
 
 "$nram" up --servers=2 --donate=128M > /dev/null || fail "nram up"
@@ -73,7 +74,7 @@ cc -Wall -Werror -o "$directory/program" "$directory/program.c" \
 # Programs that may not be traced need the library.
 cc -Wall -Werror -o "$directory/untraced" tests/run/untraced.c || fail "untraced cannot be built"
 expect 0 "a library is loaded first" "$directory/untraced" "$nram" run -- true
-# The C++ face, with all that it includes.
+# The C++ face, with all of its headers.
 cat > "$directory/published.cc" <<'T'
 #include <nram.hpp>
 #include <cstdio>

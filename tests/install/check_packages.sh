@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The packages that tools/deb has made: what is in them, what they depend on, and what dpkg does with them. check.sh
-# calls this. As root.
+# The packages of tools/deb: their contents, their dependencies, and dpkg's work with them. check.sh calls this. Needs
+# root.
 #
-# usage: check_packages.sh DIRECTORY INSTALLED; with the packages in DIRECTORY, and in INSTALLED what tools/install
-# puts into a prefix.
+# usage: check_packages.sh DIRECTORY INSTALLED; DIRECTORY has the packages, and the file INSTALLED lists the files that
+# tools/install puts into a prefix.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/cli/expect.sh
@@ -15,7 +15,7 @@ trap 'rm -rf --one-file-system "$directory"' EXIT
 names=(libnram-dev libnram0 nram nram-client nram-doc nram-server python3-nram)
 programs=(nram-client nram-server libnram0)
 
-# --- What is in them
+# --- Contents
 mkdir "$directory/own"
 root=$directory/root # of all packages
 : > "$directory/packed"
@@ -43,7 +43,7 @@ done
 [ "$(field "$1" nram Depends)" = "nram-server (= $version), nram-client (= $version)" ] || fail "what nram brings"
 [ "$(field "$1" libnram-dev Depends)" = "libnram0 (= $version)" ] || fail "headers and library may differ"
 
-# All packages together have what tools/install puts into a prefix, and nothing else but these; each file once.
+# All packages together have the files that tools/install puts into a prefix, and only these besides; each file once.
 {
   sed 's|^share/man/.*|&.gz|' "$installed" | grep -vx share/nram/installed | sed 's|^|usr/|'
   echo usr/sbin/mount.fuse.nram
@@ -76,7 +76,7 @@ for program in nram nram-fsd nram-memserver; do
   "$root/usr/bin/$program" --help > /dev/null || fail "its $program"
 done
 
-# Each depends on the package of each library that is not its own. One package, say libfuse3-3, of those that dpkg knows
+# Each package depends on the packages of its foreign libraries. One package, say libfuse3-3, of those that dpkg knows
 # with such a library is enough.
 every=
 for name in "${programs[@]}"; do
@@ -110,13 +110,13 @@ for unit in deploy/*.service; do
   done
 done
 
-# Rights of the groups: the rule names a group that there will be, and the device that programs look for.
+# Rights of the groups: the rule names a group that the packages create, and the device that programs look for.
 rules=$root/usr/lib/udev/rules.d/60-nram.rules
 device=$(sed -n 's|.*kDevice\[\] = "/dev/\(.*\)";|\1|p' base/host/wake_latency.h)
 for name in "$device" userfaultfd; do
   grep -qx "KERNEL==\"$name\", GROUP=\"nram\", MODE=\"0660\"" "$rules" || fail "no rule for /dev/$name"
 done
-# The names that the postinsts say are those of files, which the real program understands.
+# The names that the postinsts print are files, which the real program understands.
 for group in nram nram-server; do
   systemd-sysusers --root="$root" $group.conf || fail "systemd-sysusers does not understand $group.conf"
   grep -q "^$group:" "$root/etc/group" || fail "systemd-sysusers makes no group $group"
@@ -138,8 +138,8 @@ perl -e '
   !$kept->($_) or die "$_ is not restarted\n" for "cron.service", "nram-memserver.service.d", "nfs-nram-mount\@a";
 ' "$root/etc/needrestart/conf.d" || fail "what needrestart is told"
 
-# --- What dpkg does with them, in a root of its own. It runs their scripts inside (chroot), so they reach nothing of
-# this machine; udev and systemd are stubs there that say how they were called.
+# --- dpkg installs them in a root of its own. It runs their scripts inside (chroot), so they reach nothing of this
+# machine; udev and systemd are stubs there that record their calls.
 scratch=$directory/scratch
 mkdir -p "$scratch"/{var/lib/dpkg/{info,updates},var/log,etc,run,dev,bin}
 touch "$scratch/var/lib/dpkg/status"
@@ -159,7 +159,7 @@ what_is_there() {
 }
 # expect_gone WHEN: nothing is left but dpkg's own notes.
 expect_gone() { diff "$directory/before" <(what_is_there) >&2 || fail "left (>), or gone (<), $1"; }
-# expect_said WHEN LINE...: the stubs were called so, in some order.
+# expect_said WHEN LINE...: the stubs were called with these lines, in some order.
 expect_said() {
   local when=$1
   shift
@@ -191,8 +191,8 @@ begin=("systemd-sysusers nram.conf" "systemd-sysusers nram-server.conf" "udevadm
 in_scratch -i "${debs[@]}" || fail "they cannot be installed: $(cat "$directory/said")"
 expect_said "at the installation" "${begin[@]}"
 
-# As udev, Python and an administrator leave it. A newer version is put over it: it takes no rights from anybody, and
-# it restarts and stops nothing, though all runs; that it says.
+# The state that udev, Python and an administrator leave. A newer version is installed over it. It takes no rights from
+# a user, and it restarts and stops nothing, although all units run; and it says so.
 chown 0:4711 "$scratch/dev/$device" "$scratch/dev/userfaultfd"
 chmod 660 "$scratch/dev/$device" "$scratch/dev/userfaultfd"
 for unit in nram-memserver nram-mount@mnt-a nram-swap@8G; do
@@ -207,7 +207,7 @@ expect_said "at an upgrade" "${begin[@]}" "systemctl is-active --quiet nram-mems
 mkdir -p "$scratch/$packages/nram/__pycache__"
 touch "$scratch/$packages/nram/__pycache__/__init__.pyc"
 
-# Swap that is needed keeps the client.
+# A swap area in use keeps the client installed.
 touch "$scratch/swap-is-needed"
 ! in_scratch -r nram nram-client || fail "a package goes away below its swap"
 grep -q "a swap area cannot be taken away" "$directory/said" || fail "it says: $(cat "$directory/said")"
@@ -221,7 +221,7 @@ rm -f "$scratch/dpkg-said"
 expect_gone "with devices that were the group's"
 ! ls "$scratch/var/lib/dpkg/info" | grep '^\(lib\|python3-\)\?nram' >&2 || fail "dpkg keeps notes of them"
 
-# One package is what there was before: its files go over to the new ones.
+# The former single package: its files move to the new packages.
 old=$directory/old
 mkdir -p "$old/DEBIAN" "$old/usr/bin" "$old/usr/lib/python3/dist-packages/nram"
 echo old | tee "$old/usr/bin/nram" "$old/usr/bin/nram-memserver" > "$old/usr/lib/python3/dist-packages/nram/__init__.py"

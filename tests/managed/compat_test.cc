@@ -10,11 +10,11 @@
 
 namespace {
 
-// The program's own manager is opened once, and its servers stay.
+// The program's own manager is opened once, and its servers remain.
 class CompatTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    // The default memory is never closed, so its servers do not end before it: it would say so, when no log is there.
+    // The default memory is never closed, so its servers must not end before it: it would log that when no log is left.
     static nram::TestPool& pool = *new nram::TestPool(2);
     const auto& servers = pool.Options().servers;
     setenv("NRAM_POOL", absl::StrCat("127.0.0.1:", servers[0].port, ",127.0.0.1:", servers[1].port).c_str(), 1);

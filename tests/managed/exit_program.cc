@@ -1,4 +1,4 @@
-// Ends with managed objects that are destroyed after main(): the pool is to have nothing of the program then.
+// Ends with managed objects that are destroyed after main(): the pool must have nothing of the program then.
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// A program that forks while it has managed objects, most of them away. The child ends as programs do: by exit, with
-// all its destructors. What the parent has is as it was.
+// A program that forks while it has managed objects, most of them remote. The child ends as programs do: by exit, with
+// all its destructors. The parent's objects are unchanged.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ bool Check(Rows& rows, int round) {
   return true;
 }
 
-// The child can write into the objects that are here; the rest is refused.
+// The child can write to the local objects; the rest is refused.
 int RunChild(Rows& rows) {
   int refused = 0;
   for (int i = 0; i < kRows; ++i) {

@@ -28,7 +28,7 @@ struct FakeMemory {
   std::unique_ptr<managed_memory> memory;
 };
 
-// And over servers in this process.
+// The same over servers in this process.
 inline std::unique_ptr<managed_memory> OpenManaged(const TestPool& pool, uint64_t budget = kMiB, int copies = 1) {
   PoolOptions options = pool.Options();
   if (copies > 1) {

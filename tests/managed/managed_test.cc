@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kRow = 16 * 1024;  // doubles: 128 KiB
 
-// Has all else leave, and this too.
+// Evicts all other objects, and this one too.
 void EvictAll(managed_memory& memory) {
   const uint64_t budget = memory.stats().budget_bytes;
   std::vector<managed<char>> others;

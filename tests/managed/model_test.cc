@@ -16,7 +16,7 @@
 namespace nram {
 namespace {
 
-// An object at any address, or a fixed one, and what it should be.
+// An object at any address, or a fixed one, and its expected value.
 struct Modelled {
   std::variant<managed<char>, managed<std::string>> object;
   std::string expected;
@@ -57,7 +57,7 @@ class Model {
         if (!objects_.empty()) Check(Any());
     }
     const nram_managed_stats stats = memory_->stats();
-    // A smaller budget is reached as writes end.
+    // Local memory shrinks to a smaller budget as writes end.
     ASSERT_LE(stats.local_bytes, std::max(stats.budget_bytes + kPageBytes, local_bytes_)) << "beyond the budget";
     local_bytes_ = stats.local_bytes;
   }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Programs written for Rambrain, one that forks, one whose objects go last, and the examples of managed memory, on a
-# pool of this machine.
+# Programs written for Rambrain, one that forks, one whose objects are destroyed last, and the examples of managed
+# memory, on a pool of this machine.
 #   rambrain_test.sh NRAM RAMBRAIN_PROGRAM TRANSPOSE CYCLIC_SCAN FORK_PROGRAM RAMBRAIN_WORK EXIT_PROGRAM
 set -euo pipefail
 nram=$(readlink -f "$1")

@@ -1,4 +1,4 @@
-// rambrain-work: the access patterns of the paper behind Rambrain, in a program that knows nothing of nram. The same
+// rambrain-work: the access patterns of the paper behind Rambrain, in a program without knowledge of nram. The same
 // source is built with Rambrain's headers and with nram's compatibility header (rambrain.py), so it is C++11.
 
 #include <rambrain/managedPtr.h>
@@ -22,7 +22,7 @@ using rambrain::adhereTo;
 using rambrain::managedPtr;
 
 constexpr uint64_t kMebibyte = uint64_t{1} << 20;
-// Of the matrix, which is a square of squares.
+// The matrix is a square of kGrid * kGrid squares.
 constexpr uint64_t kGrid = 16;
 
 const char kHelp[] =

@@ -20,8 +20,8 @@ void RunThreads(int count, const std::function<void(int)>& run) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Seven rows fit at a time, 64 threads want up to three each, one after the other. Whoever is told that this cannot be
-// gives up what it has and tries again.
+// Seven rows fit at a time, 64 threads want up to three each, one after the other. A refused thread gives up its rows
+// and tries again.
 TEST(ManagedThreadsTest, NestedGuardsOf64ThreadsNeverHang) {
   FakeMemory fake;
   std::vector<managed<double>> rows;
@@ -52,7 +52,7 @@ TEST(ManagedThreadsTest, NestedGuardsOf64ThreadsNeverHang) {
   EXPECT_EQ(fake.memory->stats().over_budget, static_cast<uint64_t>(refused));
 }
 
-// Room for all is taken at once: nobody is ever refused.
+// The memory for all is taken at once: no thread is ever refused.
 TEST(ManagedThreadsTest, AdhereAllOf64ThreadsIsNeverRefused) {
   FakeMemory fake;
   std::vector<managed<double>> rows;
@@ -71,7 +71,7 @@ TEST(ManagedThreadsTest, AdhereAllOf64ThreadsIsNeverRefused) {
   EXPECT_EQ(fake.memory->stats().over_budget, 0u);
 }
 
-// As OpenMP's dynamic schedule: whoever is free takes the next row, round after round.
+// OpenMP's dynamic schedule: a free thread takes the next row, round after round.
 TEST(ManagedThreadsTest, ADynamicScheduleKeepsEachRowsValue) {
   FakeMemory fake(2 * kMiB);
   constexpr int kRows = 64;

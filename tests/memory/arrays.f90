@@ -1,4 +1,4 @@
-! Arrays of versions in Fortran: kinds, ranks and shapes come back, and others than those that were published are
+! Arrays of versions in Fortran: kinds, ranks and shapes are found again, and others than the published ones are
 ! refused.
 program arrays
   use, intrinsic :: iso_c_binding, only: c_f_pointer, c_loc, c_ptr
@@ -59,7 +59,7 @@ program arrays
   call observer%find(found_line, seen, 'cube')
   if (size(found_line) /= 16) error stop 'the line'
 
-  ! One that is empty, and one in another mapping than the first.
+  ! An empty one, and one in a mapping that is not the first.
   call producer%map(others, [512_int64], 'others')
   call producer%publish_all([c_loc(words), c_loc(others)], header='{"a": 1}', &
                             arrays=[nram_described('none', words(1:0)), nram_described('others', others)])

@@ -1,5 +1,5 @@
-// Containers in a mapping with a name: where blocks lie, what becomes of the room that they give back, and what
-// observers see of them, on real servers.
+// Containers in a mapping with a name, on real servers: the places of blocks, the reuse of freed room, and the
+// observers' view of them.
 
 #include <algorithm>
 #include <cstddef>
@@ -71,7 +71,7 @@ TEST_F(CppArenaTest, ContainersLieInTheMappingAndGiveItBack) {
     EXPECT_LT(arena_.free_bytes(), kBytes - 500'000 * sizeof(uint64_t));
   }
   EXPECT_EQ(arena_.free_bytes(), kBytes);
-  // And it is one piece.
+  // The free room is one piece.
   void* const all = arena_.allocate(kBytes, 4096);
   EXPECT_EQ(all, arena_.data());
   arena_.deallocate(all, kBytes, 4096);
@@ -100,8 +100,8 @@ TEST_F(CppArenaTest, ItEndsWithTheMapping) {
   EXPECT_THROW(Arena(memory_, kBytes, "arena"), std::system_error);
 }
 
-// Blocks of all sizes and alignments come and go in any order: none overlaps another or leaves its place, and in the
-// end there is one piece again.
+// Blocks of all sizes and alignments are made and freed in any order: none overlaps another or leaves its place, and in
+// the end there is one piece again.
 TEST_F(CppArenaTest, BlocksDoNotOverlapAndRoomMeets) {
   struct Block {
     std::byte* data;
@@ -226,7 +226,7 @@ TEST_F(CppArenaTest, TheStateOfContainersIsPublished) {
   EXPECT_EQ(next(50'000, 0), 2.5);
   EXPECT_EQ(seen.Find<int32_t>("marks").size(), 9u);
   EXPECT_THAT(seen.Find<int32_t>("marks"), Each(4));
-  // One that is empty has no place.
+  // An empty one has no place.
   marks = {};
   u.clear();
   publish(3);

@@ -131,7 +131,7 @@ TEST(CppMemoryTest, TheEnvironmentSaysHowTheBudgetFollowsTheMachine) {
                             "Auto", "auto:4M-8M-16M"}) {
     EXPECT_EQ(ErrorOf([&] { budget(wrong); }), EINVAL) << wrong;
   }
-  // Bounds of the program are for a budget that follows the machine, whoever says that it does.
+  // A program's bounds apply to a budget that follows the machine, by the option or by the environment.
   nram_options options = DefaultOptions();
   options.budget_min_bytes = 5 << 20;
   options.budget_max_bytes = 5 << 20;

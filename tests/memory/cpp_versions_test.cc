@@ -1,5 +1,4 @@
-// Versions through the C++ face on real servers: arrays with dimensions, whose elements have the type that is asked
-// for.
+// Versions through the C++ face on real servers: arrays with dimensions, whose elements have the requested type.
 
 #include <cerrno>
 #include <complex>
@@ -98,7 +97,7 @@ TEST(CppVersionsTest, ArraysHaveTheirDimensions) {
   EXPECT_EQ(seen.Next(0), 0u);
   Observer moved = std::move(seen);
   EXPECT_EQ(moved.Find<int64_t>("steps")(), 8);
-  // Each mapping goes by the handle that has made it.
+  // Each mapping belongs to the handle that has made it.
   Memory third = Open(servers);
   {
     Observer elsewhere(third, "field");

@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// By the kernel's word.
+// As the kernel reports it.
 uint64_t ResidentPages(const void* base, uint64_t bytes) {
   std::vector<unsigned char> pages(bytes / kPageBytes);
   EXPECT_EQ(mincore(const_cast<void*>(base), bytes, pages.data()), 0);
@@ -73,7 +73,7 @@ TEST_P(EngineBudgetTest, ChangesWhileThreadsReadAndWrite) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      // Each thread has pages of its own, and knows what is in them.
+      // Each thread has pages of its own, and knows their contents.
       std::mt19937_64 random(static_cast<uint64_t>(t));
       constexpr uint64_t kPages = kBytes / kPageBytes / kThreads;
       std::vector<uint64_t> counts(kPages);
@@ -104,7 +104,7 @@ TEST_P(EngineBudgetTest, ChangesWhileThreadsReadAndWrite) {
   EXPECT_EQ(memory->counters().lost_pages, 0u);
 }
 
-// Buffers and sums are of the budget too: what was large is given back.
+// Buffers and sums belong to the budget too: their excess is given back.
 TEST_P(EngineBudgetTest, BuffersAndSumsShrinkToo) {
   auto memory = OpenWith(256 * kMiB);
   uint64_t* const words = Words(memory.get(), kBytes);

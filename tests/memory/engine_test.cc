@@ -62,8 +62,8 @@ TEST_P(EngineTest, PagesThatAreOnlyReadAreNeverWrittenBack) {
     ASSERT_EQ(words[at], ~at);
   }
   ASSERT_TRUE(memory->Evict(words, kCount * 8).ok());
-  // Pages that leave at random while they are filled come back by streams that write, and a reader may find one later:
-  // a few windows come writable then.
+  // Pages that are evicted at random while they are filled are fetched again by streams that write, and a reader may
+  // meet such a stream later: a few of its windows are mapped writable.
   const uint64_t guessed = GetParam() == Policy::kRandom ? kMiB : 0;
   EXPECT_LE(memory->counters().written_bytes, written + guessed);
 }
@@ -73,12 +73,13 @@ TEST_P(EngineTest, OnlyChunksThatChangeAreWrittenBack) {
   constexpr uint64_t kPages = 800;
   auto* const words = Words(memory.get(), kPages * kPageBytes);
   for (uint64_t i = 0; i < kPages * kWordsPerPage; ++i) words[i] = i;
-  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages of streams go whole
+  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages of streams are sent whole
   std::mt19937_64 random(7);
   std::vector<uint64_t> order(kPages);
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), random);
-  // Each page is written to when it comes, or only after a read. The write changes a word in one chunk, or nothing.
+  // Each page is written to at its first touch, or only after a read. The write changes a word in one chunk, or
+  // nothing.
   for (const bool read_first : {false, true}) {
     for (const uint64_t plus : {1, 0}) {
       ASSERT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
@@ -147,7 +148,7 @@ TEST_P(EngineTest, SystemCallsReachPagesThatAreElsewhere) {
   for (uint64_t at = 4000; at < 8 * kMiB; at += 300'000) {
     snprintf(bytes + at, 100, "text at %lu", at);
     ASSERT_TRUE(memory->Evict(bytes, 8 * kMiB).ok());
-    // Out of a page that is not here, and into one.
+    // Out of a remote page, and into one.
     ASSERT_EQ(write(ends[0], bytes + at, 100), 100);
     ASSERT_EQ(read(ends[1], bytes + at + 5000, 100), 100);
     ASSERT_STREQ(bytes + at, bytes + at + 5000);
@@ -170,7 +171,7 @@ TEST_P(EngineTest, Advice) {
   ASSERT_TRUE(memory->Prefetch(words, kMiB).ok());
   for (uint64_t i = 0; i < kMiB / 8; ++i) ASSERT_EQ(words[i], i);
 
-  // Dropped pages are zeros, also on servers; the rest of a page that is dropped in part stays.
+  // Dropped pages are zeros, also on servers; the rest of a page that is dropped in part remains.
   ASSERT_TRUE(memory->Drop(words + 100, kMiB).ok());
   EXPECT_EQ(words[100], 100u);
   EXPECT_EQ(words[kWordsPerPage], 0u);
@@ -178,7 +179,7 @@ TEST_P(EngineTest, Advice) {
   ASSERT_TRUE(memory->Drop(words, kCount * 8).ok());
   for (uint64_t i = 0; i < kCount; ++i) ASSERT_EQ(words[i], 0u);
 
-  // A pinned page stays here, whatever comes.
+  // A pinned page remains local, whatever happens.
   words[0] = 42;
   ASSERT_TRUE(memory->Pin(words, 64 * kKiB).ok());
   for (uint64_t i = kMiB / 8; i < kCount; ++i) words[i] = i;
@@ -282,7 +283,7 @@ TEST_P(EngineTest, KeptRegionsOutliveTheirWriter) {
   for (uint64_t i = 0; i < 8 * kMiB / 8; ++i) ASSERT_EQ(words[i], i + 1);
   for (uint64_t i = 0; i < 8 * kMiB / 8; i += 512) words[i] = 5;
   for (uint64_t i = 0; i < 8 * kMiB / 8; ++i) ASSERT_EQ(words[i], i % 512 == 0 ? 5 : i + 1);
-  // Attached without keep, the region goes.
+  // It is attached without keep, so the region is destroyed.
   ASSERT_TRUE(later->Unmap(words).ok());
   EXPECT_EQ(later->Map({.name = "kept", .kind = MapKind::kAttach}).status().code(), absl::StatusCode::kNotFound);
 }
@@ -311,7 +312,7 @@ TEST_P(EngineTest, ANameIsMappedForWritingOnce) {
   }
 }
 
-// A page that is leaving when it is pinned has left, or stays, when Pin returns.
+// A page may be under eviction when it is pinned. When Pin returns, the page has been evicted, or it remains.
 TEST_P(EngineTest, PinnedPagesDoNotLeave) {
   auto memory = Open();
   constexpr uint64_t kPages = 16;

@@ -1,4 +1,4 @@
-// Memory's engine in trouble: lost servers, signals, forks, no addresses left, and what programs do to their mappings.
+// Memory's engine in trouble: lost servers, signals, forks, no addresses left, and a program's changes to its mappings.
 
 #include <fcntl.h>
 #include <poll.h>
@@ -35,7 +35,7 @@ std::atomic<uint64_t*> signal_words{nullptr};
 std::atomic<uint64_t> signals_taken{0};
 std::atomic<uint64_t> signals_wrong{0};
 
-// Touches pages that are not here, while the thread waits for a fault or in a system call.
+// Touches remote pages, while the thread waits for a fault or in a system call.
 void OnTimer(int) {
   uint64_t* const words = signal_words;
   const uint64_t at = signals_taken.fetch_add(1) * 7919 % 1024 * kWordsPerPage;
@@ -44,7 +44,7 @@ void OnTimer(int) {
 
 std::vector<std::string> Lines(const std::string& path) { return absl::StrSplit(ReadFile(path).value_or(""), '\n'); }
 
-// Flips a bit in what a server holds of the page that has this first word.
+// Flips a bit in a server's copy of the page that has this first word.
 bool Damage(TestPool* servers, uint64_t first_word) {
   bool done = false;
   for (size_t i = 0; i < servers->size(); ++i) {
@@ -63,14 +63,14 @@ bool Damage(TestPool* servers, uint64_t first_word) {
   return done;
 }
 
-// If a donor's memory flips a bit, the page is lost, unless it is still here: then it is sent whole, though only a word
-// of it has changed.
+// If a donor's memory flips a bit, the page is lost, unless it is still local: then it is sent whole, though only a
+// word of it has changed.
 TEST_P(EngineTest, PagesThatServersHaveDamagedAreSentWholeWhileTheyAreHere) {
   auto memory = Open();
   constexpr uint64_t kPages = 64;
   uint64_t* const words = Words(memory.get(), kPages * kPageBytes);
   for (uint64_t i = 0; i < kPages * kWordsPerPage; ++i) words[i] = i + 1;
-  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages of streams go whole
+  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages of streams are sent whole
   ASSERT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
   for (const uint64_t page : {9, 30}) ASSERT_EQ(words[page * kWordsPerPage + 200], page * kWordsPerPage + 201);
   for (const uint64_t page : {9, 30}) words[page * kWordsPerPage + 200] = 0;
@@ -196,7 +196,7 @@ TEST_P(EngineTest, PagesOfALostServerAreSigbusNeverZeros) {
   EXPECT_EQ(memory->counters().lost_pages, static_cast<uint64_t>(lost));
 }
 
-// A thread that writes lost pages to a pipe holds the pipe's lock until the page is here or lost. If that is stderr's
+// A thread that writes lost pages to a pipe holds the pipe's lock until the page is here or lost. If stderr is that
 // pipe too, the line about the loss has to wait for that thread. The thread must not have to wait for the line.
 TEST_P(EngineTest, TheLineAboutALostPageHoldsNobodyUp) {
   MemoryOptions options = Options();
@@ -237,7 +237,7 @@ TEST_P(EngineTest, ADropThatFailsLosesNothingThatIsHere) {
   uint64_t* const words = Words(memory.get(), kPages * kPageBytes);
   ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages of streams have no sums
   for (uint64_t i = 0; i < kPages / 2 * kWordsPerPage; ++i) words[i] = i + 1;
-  // The first quarter of the pages is away, the second clean or dirty with sums, and the rest is new.
+  // The first quarter of the pages is remote, the second clean or dirty with sums, and the rest is new.
   ASSERT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
   for (uint64_t page = kPages / 4; page < kPages / 2; ++page) {
     ASSERT_EQ(words[page * kWordsPerPage], page * kWordsPerPage + 1);
@@ -299,7 +299,7 @@ TEST_P(EngineTest, FlushDoesNotTrustTheEvictor) {
 TEST_P(EngineTest, OnlyPagesOfTheDeadServerAreLost) {
   MemoryOptions options = Options();
   options.pool.io_timeout_ms = 1'000;
-  options.pool.fail_fast_after_ms = options.pool.io_timeout_ms;  // as nram_open() has it
+  options.pool.fail_fast_after_ms = options.pool.io_timeout_ms;  // as nram_open() sets it
   options.budget_bytes = 64 * kMiB;                              // windows of half a MiB
   options.on_loss = [](void*, size_t, const std::string&) {};
   auto memory = Open(options);
@@ -342,7 +342,7 @@ TEST_P(EngineTest, TheProgramsOwnMadviseAndMlockDoNoHarm) {
   }
 }
 
-// With mlockall(MCL_FUTURE) the kernel fills new mappings with zeros: then no fault would ever tell of them.
+// With mlockall(MCL_FUTURE) the kernel fills new mappings with zeros: then no fault would ever report their pages.
 TEST_P(EngineTest, ProgramsMayLockAllTheirMemory) {
   auto writer = Open();
   auto named = writer->Map({.length = kMiB, .name = "locked"});
@@ -363,8 +363,8 @@ TEST_P(EngineTest, ProgramsMayLockAllTheirMemory) {
   EXPECT_GE(memory->counters().written_bytes, 12 * kMiB);
 }
 
-// A program may wait for signals in one of its threads. A signal handler on a thread of nram's could wait for a page
-// that just this thread is to bring.
+// A program may wait for signals in one of its threads. A signal handler on one of nram's threads could wait for a page
+// that this very thread has to fetch.
 TEST_P(EngineTest, ItsThreadsTakeNoSignals) {
   const auto tasks = [] {
     std::set<std::string> paths;

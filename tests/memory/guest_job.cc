@@ -1,10 +1,10 @@
-// A guest: a program whose budget follows the machine, and which knows what must be in its memory.
+// A guest: a program whose budget follows the machine, and which knows its expected contents.
 //
 //   guest_job verify MIB
 //       Writes all of MIB, again and again, and verifies each page before it writes it. Prints "filled" after the first
 //       time. When its input ends, verifies all once more, and prints figures as JSON.
 //   guest_job shrink MIB
-//       Budgets and time: writes all of MIB, flushes three quarters, which is how long writing that takes; writes all
+//       Budgets and time: writes all of MIB and flushes three quarters, which gives the time of that write; writes all
 //       again and changes the budget to a quarter. Prints both times as JSON.
 
 #include <poll.h>
@@ -79,7 +79,7 @@ int Shrink(uint64_t mib) {
   memory::Memory memory(nullptr, options);
   const Words words(memory, mib * kMiB / sizeof(uint64_t));
   const uint64_t pages = mib * kMiB / kPageBytes;
-  // Once for the servers' memory, which is slow when it is new.
+  // Once for the servers' memory, which is slow at its first use.
   for (uint64_t page = 0; page < pages; ++page) Write(words, page, 1);
   words.Flush();
   for (uint64_t page = 0; page < pages; ++page) Write(words, page, 2);

@@ -13,11 +13,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [f"{HERE}/../../tools/bench", f"{HERE}/../util"]
 from bench_places import MIB, Failure, MemoryCgroup, later, uninterrupted  # noqa: E402
 
-DEADLINE_S = 120  # of everything that is waited for
+DEADLINE_S = 120  # for every wait
 
 
 class Job:
-    """A program in the cgroup that is talked to by lines. It is ended with the stack."""
+    """A program in the cgroup that the test drives by lines of text. It ends with the stack."""
 
     def __init__(self, stack, cgroup, words, processors=None, **environment):
         def begin():
@@ -105,7 +105,7 @@ def used_bytes(cgroup):
 
 
 def await_true(what, condition, seconds=DEADLINE_S):
-    """Polls: these are tables of the kernel's, which tells nobody when they change."""
+    """Polls: the kernel does not report changes of these tables."""
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:

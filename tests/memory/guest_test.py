@@ -1,11 +1,11 @@
 #!/usr/bin/python3
 """A program whose budget follows the machine, in a small memory cgroup, beside a balloon that takes the memory and
-gives it back, again and again: the program gives way and comes back, all that it reads is right, nobody is killed.
+gives it back, again and again. The program gives way and grows again, its reads are right, and no process is killed.
 
 usage: tests/memory/guest_test.py --nram=PROGRAM --guest=PROGRAM --host=PROGRAM [--rounds=3]
 
-The balloon takes a step when there is room for it, so that the kernel never has to kill anybody: what is tested is that
-there always comes to be room.
+The balloon takes a step when there is memory for it, so that the kernel never has to kill a process. The test shows
+that the memory always becomes free.
 """
 
 import argparse

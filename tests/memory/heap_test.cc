@@ -123,7 +123,7 @@ TEST_F(HeapTest, CallocIsZeroAlsoWhereOthersHaveBeen) {
   }
 }
 
-// jemalloc's pages are smaller than these pages: memory that jemalloc takes for zeros must be zeros.
+// jemalloc's pages are smaller than these pages: if jemalloc takes memory for zeros, it must be zeros.
 TEST_F(HeapTest, CallocIsZeroWithLargePages) {
   ASSERT_EQ(nram_close(n_), 0);
   nram_options options;
@@ -231,7 +231,7 @@ TEST_F(HeapTest, SmallOnesMayStayLocal) {
     memset(blocks.back(), i, 100);
   }
   EXPECT_EQ(Stats().mapped_bytes, mapped);
-  // Grows out of local memory, with its contents.
+  // Grows beyond local memory, with its contents.
   auto* block = static_cast<unsigned char*>(nram_realloc(n_, blocks[5], 1 << 20));
   ASSERT_NE(block, nullptr);
   for (int k = 0; k < 100; ++k) ASSERT_EQ(block[k], 5);
@@ -303,7 +303,7 @@ TEST_F(CopiesTest, RegionsWithANameHaveAsManyAsOthers) {
   EXPECT_EQ(nram_mmap(n, 1 << 20, "kept", NRAM_MAP_KEEP), nullptr);
   EXPECT_EQ(nram_malloc(n, 10'000), nullptr);
   EXPECT_EQ(nram_close(n), 0);
-  // By themselves, kept ones have two only where there are two hosts.
+  // By default, kept ones have two only where there are two hosts.
   unsetenv("NRAM_COPIES");
   n = OpenWith(0);
   ASSERT_NE(n, nullptr) << nram_error();
@@ -316,13 +316,13 @@ TEST_F(CopiesTest, RegionsWithANameHaveAsManyAsOthers) {
   EXPECT_EQ(nram_close(n), 0);
 }
 
-// The options of programs that were built before there were copies end with the last field that they knew.
+// The options of a program that was built before there were copies end with its last known field.
 TEST_F(CopiesTest, OlderProgramsLeaveThemToTheEnvironment) {
   nram_options options;
   nram_options_init(&options);
   options.budget_bytes = 4 << 20;
   options.size = offsetof(nram_options, copies);
-  options.copies = 77;  // not theirs
+  options.copies = 77;  // beyond their structure
   nram_t* const n = nram_open(Spec().c_str(), &options);
   ASSERT_NE(n, nullptr) << nram_error();
   EXPECT_EQ(nram_close(n), 0);
@@ -459,7 +459,7 @@ TEST_F(HeapTest, AChildMayNotUseTheHandleButMayExec) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(WEXITSTATUS(status), 7);
-  // A shell gets the command from a page that may be away.
+  // A shell reads the command from a page that may be remote.
   EXPECT_EQ(nram_advise(n_, block, 100, NRAM_DONT_NEED), 0) << nram_error();
   EXPECT_EQ(system(absl::StrCat("test ", block, " = text").c_str()), 0);
   EXPECT_STREQ(block, "text");

@@ -1,9 +1,9 @@
-// The job of a machine's owner, for guests to live beside. It touches its memory at random, writes a report as JSON and
-// ends; or it holds as much memory as it is told.
+// The job of a machine's owner, beside which guests live. It touches its memory at random, writes a report as JSON and
+// ends; or it holds the amount of memory that its input names.
 //
 //   host_job touch MIB SECONDS ON_S FILL_MIB_S
-//       Fills MIB, so many a second, and prints "ready". When a line comes in, touches random pages for SECONDS. With
-//       ON_S, it gives its memory back after so long, waits as long, and fills it again, by turns.
+//       Fills MIB at FILL_MIB_S MiB a second, and prints "ready". After a line of input, touches random pages for
+//       SECONDS. With ON_S, it gives its memory back after ON_S seconds, waits as long, and fills it again, by turns.
 //   host_job hold
 //       For each line "N" holds N MiB, and prints "N"; ends with its input.
 
@@ -44,7 +44,7 @@ class Memory {
   Mapping mapping_;
 };
 
-// Fills it at a pace, for it is the pace of a real program that is studied, not of memset.
+// Fills it at a pace: the pace of a real program is of interest, not that of memset.
 void Fill(Memory* memory, uint64_t mib_a_second, int64_t until_ns) {
   const int64_t began_ns = MonotonicNs();
   constexpr uint64_t kStep = kMiB / kPageBytes;

@@ -1,6 +1,6 @@
 /*
  * A parallel program whose ranks have their memory in the pool. Each has an array beyond its budget, gives it to its
- * neighbour, and reads what the first rank has published. See mpi_test.sh.
+ * neighbour, and reads the first rank's published array. See mpi_test.sh.
  *
  * usage: mpi_ranks MIB NODE_BUDGET_MIB
  */
@@ -19,7 +19,7 @@ static void fail(const char* what) {
   exit(1);
 }
 
-/* What word i of a rank's array is. */
+/* The value of word i of a rank's array. */
 static uint64_t word(int owner, uint64_t i) { return (i + 1) * 0x9e3779b97f4a7c15u ^ (uint64_t)owner << 56; }
 
 static void verify(const uint64_t* array, uint64_t words, int owner, const char* what) {

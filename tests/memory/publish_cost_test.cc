@@ -1,5 +1,5 @@
-// The cost of publishing: how far runs of first writes to protected pages go, and that versions have the bytes from
-// before them; how many versions there may be.
+// The cost of publishing: the length of runs of first writes to protected pages, and the bytes from before them in
+// versions; the number of versions.
 
 #include <atomic>
 #include <memory>
@@ -70,7 +70,7 @@ TEST(WriteStreamsTest, GrowUpAndDown) {
     EXPECT_EQ(std::vector<uint64_t>(counts.begin(), counts.begin() + 8),
               (std::vector<uint64_t>{1, 2, 4, 8, 16, 32, 64, 64}));
     EXPECT_EQ(counts.back(), 256u);
-    // Pages of the last run that were not let through are not begun anew.
+    // Pages of the last run that were not unprotected are not begun anew.
     EXPECT_EQ(streams.OnFirstWrite(*segment, page - step * 6).run.count, 6u);
   }
   Streams streams(256);
@@ -89,7 +89,7 @@ TEST(WriteStreamsTest, ScatteredWritesAreOnePageEach) {
   for (uint64_t page = 0; page < 100; ++page) EXPECT_EQ(streams.OnFirstWrite(*segment, page).run.count, 1u);
 }
 
-// Of all pages in order, so many in a hundred.
+// A share of all pages, in order.
 TEST(WriteStreamsTest, LeaveOutPagesAndGoOn) {
   constexpr uint64_t kPages = 100'000;
   std::mt19937_64 random(TestSeed());
@@ -178,7 +178,7 @@ TEST_F(FirstWritesTest, RunsTakeFewFaultsAndOnlyWhatWasChangedTravels) {
     changed = 0;
     // The first writes of all were a stream too: its end counts as written.
     for (uint64_t page = 0; page < kPages - 600; ++page) {
-      // In the order of their numbers: never so many runs in a row without a page left out that they are sure.
+      // The pages in order: the runs without a gap are never long enough to be sure.
       if (percent == 72 ? page % 7 == 2 || page % 7 == 5 : random() % 10 != 0) continue;
       ++changed;
       // Each chunk, so that the page is sent whole.
@@ -189,7 +189,7 @@ TEST_F(FirstWritesTest, RunsTakeFewFaultsAndOnlyWhatWasChangedTravels) {
       EXPECT_LT(producer->counters().write_faults - faults, changed / 10);
     }
     Publish(producer.get(), words);
-    // Of some pages the sums have no place.
+    // The sums have no place for some pages.
     EXPECT_LE(producer->counters().written_bytes - sent, changed * kPageBytes * 11 / 10) << percent << " %";
     EXPECT_GE(producer->counters().written_bytes - sent, changed * kPageBytes) << percent << " %";
   }
@@ -199,7 +199,7 @@ TEST_F(FirstWritesTest, RunsTakeFewFaultsAndOnlyWhatWasChangedTravels) {
   for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(seen[page * kWordsPerPage], model[page]) << page;
 }
 
-// A run meets bound pages that no server has yet. With a small budget there is no room for all of their copies.
+// A run meets bound pages that no server has yet. With a small budget there is no memory for all of their copies.
 TEST_F(FirstWritesTest, ARunLeavesBoundPagesAsTheyAre) {
   constexpr uint64_t kPages = 4'096, kFrom = 1'024, kEvery = 7;
   for (const uint64_t budget : {64 * kMiB, 24 * kMiB}) {
@@ -218,7 +218,7 @@ TEST_F(FirstWritesTest, ARunLeavesBoundPagesAsTheyAre) {
       for (uint64_t page = kFrom; page < kPages; ++page) at(page) = 3'000'000 + page;
     });
     if (budget == 64 * kMiB) {
-      writer.join();  // there is room for all copies
+      writer.join();  // there is memory for all copies
       EXPECT_LT(producer->counters().write_faults - faults, (kPages - kFrom) / 8);
     }
     Hold(false);
@@ -238,8 +238,8 @@ TEST_F(FirstWritesTest, ARunLeavesBoundPagesAsTheyAre) {
   }
 }
 
-// All threads write to all pages, two upwards and two downwards, so that runs meet. Of each thread a version has what
-// it had written up to some moment.
+// All threads write to all pages, two upwards and two downwards, so that runs meet. A version has the words that each
+// thread had written up to some moment.
 TEST_F(FirstWritesTest, RunsOfSeveralThreadsAreCutAtOneMoment) {
   constexpr uint64_t kThreads = 4, kPages = 512;
   auto producer = Open(8 * kMiB);
@@ -280,7 +280,7 @@ TEST_F(FirstWritesTest, RunsOfSeveralThreadsAreCutAtOneMoment) {
   for (std::thread& writer : writers) writer.join();
 }
 
-// Of a field of one page: version N has N in it.
+// The versions of a field of one page: version N has N in it.
 class VersionsTest : public FirstWritesTest {
  protected:
   VersionsTest() : producer_(Open(8 * kMiB)), word_(Map(producer_.get(), 1)) {}
@@ -293,7 +293,7 @@ class VersionsTest : public FirstWritesTest {
     NRAM_RETURN_IF_ERROR(producer_->AwaitPublished(word_, version, DeadlineAfterMs(kPatienceMs)));
     return version;
   }
-  // The observers of versions 1 and 2: with the newest one, which is 3, there are as many as there may be.
+  // The observers of versions 1 and 2: with the newest one, 3, the limit is reached.
   void ObserveTwo() {
     for (int i = 0; i < 3; ++i) {
       if (i > 0) {

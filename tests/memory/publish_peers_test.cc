@@ -1,5 +1,5 @@
-// A producer and observers that do not let go, and servers that are full or whose answers are lost: nobody waits for
-// anybody, and what is told is so.
+// A producer and observers that do not let go, and servers that are full or whose answers are lost: neither side waits
+// for the other, and all reports are true.
 
 #include <unistd.h>
 
@@ -51,7 +51,7 @@ uint64_t* MapWords(Memory* memory, const std::string& name, uint64_t bytes, bool
   return base.ok() ? reinterpret_cast<uint64_t*>(*base) : nullptr;
 }
 
-// The version that all pages of it begin with its number; 0: it could not be published, and `status` says why.
+// The version whose pages all begin with the same new value; 0: it could not be published, and `status` says why.
 uint64_t PublishNext(Memory* memory, uint64_t* words, uint64_t pages, VersionRequest request = {},
                      absl::Status* status = nullptr) {
   static std::atomic<uint64_t> seed{0};
@@ -66,7 +66,7 @@ uint64_t PublishNext(Memory* memory, uint64_t* words, uint64_t pages, VersionReq
   return published.ok() ? *version : 0;
 }
 
-// Nothing: the page is lost. The kernel touches it, so that this is no signal.
+// nullopt: the page is lost. The kernel touches the page, so a loss is not a signal.
 std::optional<uint64_t> WordOf(const uint64_t* at) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
@@ -92,7 +92,7 @@ class PublishPeersTest : public ::testing::Test {
     options.on_loss = [](void*, size_t, const std::string&) {};
     return OpenMemory(std::move(options));
   }
-  // Where they are most.
+  // The number of versions at the server that has the most.
   size_t VersionsThere() {
     const auto region = pool_->AttachRegion("field", AttachMode::kReadOnly);
     EXPECT_TRUE(region.ok()) << region.status();
@@ -118,7 +118,7 @@ TEST_F(PublishPeersTest, AnObserverThatNeverLetsGoKeepsItsVersionAlone) {
   const uint64_t* const seen = Observe(observer.get(), "field");
   ASSERT_NE(seen, nullptr);
   for (uint64_t i = 1; i < kVersions; ++i) ASSERT_EQ(PublishNext(producer.get(), words, kPages), i + 1);
-  // It, and the history.
+  // The observed version, and the history.
   EXPECT_EQ(VersionsThere(), 3u);
   for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(seen[page * kWordsPerPage], first);
   ASSERT_TRUE(observer->Unmap(seen).ok());
@@ -138,7 +138,7 @@ TEST_F(PublishPeersTest, ManyThatNeverLetGoDoNotStopTheProducer) {
     ASSERT_LE(VersionsThere(), kMost);
   }
   for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(last[page * kWordsPerPage], words[0]);
-  // A history that is longer than what may be there, too.
+  // A history longer than the limit, too.
   for (uint64_t i = 1; i <= kObserved; ++i) {
     ASSERT_EQ(PublishNext(producer.get(), words, kPages, {.history = 2 * kMost}), kObserved + i);
     ASSERT_LE(VersionsThere(), kMost);
@@ -170,7 +170,7 @@ TEST_F(PublishPeersTest, AVersionStaysWithoutItsProducerAsItWasMeantTo) {
   const uint64_t* const seen = Observe(observer.get(), "stays");
   ASSERT_NE(seen, nullptr);
   for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(seen[page * kWordsPerPage], value);
-  // Servers look for what is to go from time to time.
+  // Servers look for versions to drop from time to time.
   absl::Status status;
   EXPECT_TRUE(PollUntil(DeadlineAfterMs(kPatienceMs), 10, [&] {
     const auto observed = observer->Observe("goes", 0, /*all=*/false);
@@ -179,7 +179,7 @@ TEST_F(PublishPeersTest, AVersionStaysWithoutItsProducerAsItWasMeantTo) {
   })) << status;
 }
 
-// All room of the pool is somebody else's.
+// Another client has all room of the pool.
 TEST_F(PublishPeersTest, AVersionWhileThePoolIsFull) {
   constexpr uint64_t kPages = 512;
   auto producer = Open();
@@ -195,7 +195,7 @@ TEST_F(PublishPeersTest, AVersionWhileThePoolIsFull) {
   for (uint64_t at = 0; full.ok(); at += kMiB) full = region->Write(at, Bytes(Pattern(kMiB, at)));
   ASSERT_TRUE(absl::IsResourceExhausted(full)) << full;
   for (uint64_t i = 2; i <= 5; ++i) ASSERT_EQ(PublishNext(producer.get(), words, kPages), i);
-  // The pages that are here are the first version's; the rest has given way.
+  // The readable pages are the first version's; the rest has yielded.
   uint64_t gone = 0;
   for (uint64_t page = 0; page < kPages; ++page) {
     const std::optional<uint64_t> word = WordOf(seen + page * kWordsPerPage);
@@ -228,7 +228,7 @@ TEST_F(PublishPeersTest, ADropWaitsForAVersionForAsLongAsThatTakes) {
   };
   auto producer = OpenMemory(std::move(options));
   uint64_t* const words = MapWords(producer.get(), "field", kPages * kPageBytes);
-  // With a short timeout this may be late on a slow machine; then again.
+  // With a short timeout this may be late on a slow machine; then it is tried again.
   absl::Status status;
   ASSERT_TRUE(PollUntil(DeadlineAfterMs(kPatienceMs), 1, [&] {
     return PublishNext(producer.get(), words, 1, {}, &status) != 0;
@@ -325,7 +325,7 @@ TEST_F(LyingPublishTest, AVersionWhoseLastAnswerIsLostIsThereWhenTheNextOneIs) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// The server says of each version that somebody observes it.
+// The server reports an observer for each version.
 TEST_F(LyingPublishTest, ObserversDoNotSlowTheProducerDown) {
   constexpr int kVersions = 60;
   ASSERT_NE(words_, nullptr);

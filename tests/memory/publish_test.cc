@@ -1,4 +1,4 @@
-// Versions of mapped memory on real servers: what observers see of it, whatever the producer does meanwhile.
+// Versions of mapped memory on real servers: observers see a version unchanged, whatever the producer does meanwhile.
 
 #include <algorithm>
 #include <atomic>
@@ -61,8 +61,8 @@ TEST_F(PublishTest, WhatWasNeverWrittenIsZerosInAVersionToo) {
   for (uint64_t i = 0; i < kBytes / 8; ++i) ASSERT_EQ(seen[i], i == kWordsPerPage ? 7u : 0u) << i;
 }
 
-// Random pages are written, published, and written again at once; with more memory than the budget, so that pages leave
-// all the time. All versions stay, and each is what the model was.
+// Random pages are written, published, and written again at once. The memory exceeds the budget, so that pages are
+// evicted all the time. All versions are kept, and each equals the model.
 TEST_F(PublishTest, EachVersionIsTheStateOfItsCall) {
   constexpr uint64_t kPages = 4'096, kVersions = 12;
   std::mt19937_64 random(TestSeed());
@@ -99,8 +99,8 @@ TEST_F(PublishTest, EachVersionIsTheStateOfItsCall) {
   EXPECT_LE(producer->resident_bytes(), kBudget);
 }
 
-// Threads go round through their parts of a field. A version has for each thread all that it had written up to some
-// moment, and nothing of later.
+// Threads go round through their parts of a field. A version has for each thread all words that it had written up to
+// some moment, and no later ones.
 TEST_F(PublishTest, WritersDuringTheSendAreCutAtOneMoment) {
   constexpr uint64_t kThreads = 3, kPages = 512, kPart = kPages * kWordsPerPage;
   auto producer = Open();
@@ -199,7 +199,7 @@ TEST_F(PublishTest, WhatDidNotChangeStaysHereWhenAnObserverGoesOn) {
   for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(seen[page * kWordsPerPage], page);
   EXPECT_EQ(observer->counters().fetched_bytes, kPages * kPageBytes);
   const uint64_t sent = producer->counters().written_bytes;
-  // Far from where the first writes in order have ended: close to that, neighbours count as written too.
+  // Far from the end of the first writes in order: close to it, neighbours count as written too.
   const auto is_changed = [&](uint64_t page) { return page % 50 == 5 && page < kPages - 100; };
   uint64_t changed = 0;
   for (uint64_t page = 0; page < kPages; ++page) {
@@ -217,7 +217,7 @@ TEST_F(PublishTest, WhatDidNotChangeStaysHereWhenAnObserverGoesOn) {
   EXPECT_EQ(observer->counters().fetched_bytes, (kPages + changed) * kPageBytes);
 }
 
-// Servers that have a part of a mapping are members of its version: in the record they take room as headers do.
+// Servers that have a part of a mapping are members of its version. In the record they take room as headers do.
 TEST(PublishRecordTest, AVersionThatIsBegunHasRoomInItsRecord) {
   constexpr uint64_t kServers = 6;
   TestPool servers(kServers);
@@ -259,7 +259,7 @@ TEST_F(PublishTest, SixtyFourObserversOfSixtyFourVersions) {
     views[i] = Observe(memories[i % 4].get(), "field", version);
     ASSERT_NE(views[i], nullptr);
   }
-  // Of all but two nobody can find the name any more; who has them sees them.
+  // The name leads to two versions only; the observers of the others still see them.
   EXPECT_TRUE(absl::IsNotFound(memories[0]->Observe("field", 1, false).status()));
   for (const auto& [i, seen] : views) ASSERT_EQ(FirstWrong(seen, kCount, i), kCount) << "version " << i;
   for (const auto& [i, seen] : views) {
@@ -294,7 +294,7 @@ TEST_F(PublishTest, UnmappingFlushingAndPinnedPagesInTheMiddle) {
   ASSERT_TRUE(producer->Unmap(words).ok());  // waits for the version
   ASSERT_TRUE(observer->Next(seen, DeadlineAfterMs(kPatienceMs)).ok());
   EXPECT_EQ(FirstWrong(seen, kCount, 2), kCount);
-  // The next owner goes on with the numbers.
+  // The next owner continues the numbers.
   auto base = producer->Map({.name = "field", .kind = MapKind::kAttach, .keep = true});
   ASSERT_TRUE(base.ok()) << base.status();
   words = reinterpret_cast<uint64_t*>(*base);

@@ -1,4 +1,4 @@
-// Versions of mapped memory where something is short or fails: servers that are full or take nothing for a while, and
+// Versions of mapped memory when a resource is short or fails: servers that are full or take nothing for a while, and
 // producers that are killed.
 
 #include <unistd.h>
@@ -32,7 +32,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Whether a page can be had: the kernel touches it, so that a lost one is no signal.
+// Tells whether a page can be read. The kernel touches it, so a loss is not a signal.
 bool CanBeHad(const uint64_t* page) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
@@ -98,7 +98,7 @@ class PublishTroubleTest : public ::testing::Test {
     for (auto& relay : relays_) relay->SetPlan(plan);
   }
 
-  // With a short timeout this may be late on a slow machine; then again.
+  // With a short timeout this may be late on a slow machine; then it is tried again.
   static bool PublishWord(Memory* memory, uint64_t* words) {
     return PollUntil(DeadlineAfterMs(kPatienceMs), 1, [&] {
       ++words[0];
@@ -115,7 +115,7 @@ class PublishTroubleTest : public ::testing::Test {
 };
 
 TEST_F(PublishTroubleTest, AWriterGoesOnThoughNoServerHasItsPage) {
-  // More than what is on its way at a time: the last pages are not being sent yet.
+  // More pages than are on their way at a time: the last pages are not being sent yet.
   constexpr uint64_t kPages = 6'144, kWritten = 100;
   MemoryOptions options = Options();
   options.budget_bytes = 64 * kMiB;
@@ -204,7 +204,7 @@ TEST_F(PublishTroubleTest, AVersionThatNoServerTakesInTimeIsNotStillUnderWay) {
 }
 
 TEST_F(PublishTroubleTest, AVersionHoldsUpTheNextForAsLongAsItTakes) {
-  // Three timeouts are less than what each other page of these takes, one after the other.
+  // Three timeouts are less than the time for every other page, one after the other.
   constexpr uint64_t kPages = 640;
   MemoryOptions options = Options();
   options.pool.io_timeout_ms = 600;

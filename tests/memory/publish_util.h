@@ -63,7 +63,7 @@ inline void Fill(uint64_t* words, uint64_t count, uint64_t seed) {
   for (uint64_t i = 0; i < count; ++i) words[i] = WordOf(seed, i);
 }
 
-// The first word that is not as it should be; `count` if all are.
+// The first wrong word; `count` if all are right.
 inline uint64_t FirstWrong(const uint64_t* words, uint64_t count, uint64_t seed) {
   for (uint64_t i = 0; i < count; ++i) {
     if (words[i] != WordOf(seed, i)) return i;

@@ -1,4 +1,4 @@
-// The arrays of a version, by the C API on real servers: what observers find, and what producers may not say.
+// The arrays of a version, by the C API on real servers: the arrays that observers find, and the refusals to producers.
 
 #include <cerrno>
 #include <cstddef>
@@ -70,7 +70,7 @@ class PublishedArraysTest : public ::testing::Test {
     EXPECT_EQ(nram_find_array(observer_.get(), seen, name, &array), 0) << nram_error();
     return array;
   }
-  // The errno of a publication with this array beside a good one; its message is nram_error().
+  // The errno of a publication with this array beside a good one; nram_error() has its message.
   int ErrorOf(const nram_array& array) {
     const std::vector<nram_array> arrays = {ArrayOf("good", field_, NRAM_FLOAT64, {4}), array};
     errno = 0;
@@ -94,7 +94,7 @@ TEST_F(PublishedArraysTest, ObserversFindThemByName) {
   size_t count = 2;
   ASSERT_EQ(nram_observe_all(observer_.get(), "field", 0, bases, &count, nullptr), 0) << nram_error();
   ASSERT_EQ(count, 2u);
-  // By either mapping.
+  // Through either mapping.
   for (const void* const base : bases) {
     const nram_array u = Find(base, "u");
     EXPECT_THAT(u.name, StrEq("u"));
@@ -134,7 +134,7 @@ TEST_F(PublishedArraysTest, ObserversFindThemByName) {
   array.size = 8;
   EXPECT_EQ(nram_find_array(observer_.get(), bases[0], "u", &array), -1);
   EXPECT_EQ(errno, EINVAL);
-  // An array that is no longer mapped is nowhere.
+  // An array has no address after its mapping is unmapped.
   ASSERT_EQ(nram_munmap(observer_.get(), bases[1]), 0);
   EXPECT_EQ(Find(bases[0], "sum \xC3\xBC").data, nullptr);
 }

@@ -1,5 +1,4 @@
-// Programs on sealed memory whose donors lie: each page is what the program has written, or SIGBUS and a word that says
-// why.
+// Programs on sealed memory whose donors lie: each page is the program's own data, or SIGBUS with a line that says why.
 
 #include <setjmp.h>
 #include <signal.h>
@@ -102,7 +101,7 @@ TEST_F(SealedLossTest, ALieIsSigbusAndNeverAnotherByte) {
   constexpr uint64_t kPages = 2'000;
   auto* const words = reinterpret_cast<uint64_t*>(memory->Map({.length = kPages * kPageBytes}).value());
   ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());
-  // Each page twice, so that there is an old version to play back.
+  // Each page twice, so that the relay can play back an old version.
   for (uint64_t round = 1; round <= 2; ++round) {
     for (uint64_t page = 0; page < kPages; ++page) words[page * kWordsPerPage] = round << 32 | page;
     ASSERT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
@@ -117,7 +116,7 @@ TEST_F(SealedLossTest, ALieIsSigbusAndNeverAnotherByte) {
       ++lost;
     }
   }
-  // A read that is lied to is tried again, so few are lost.
+  // A read that gets a lie is tried again, so few are lost.
   EXPECT_GT(lost, 0);
   EXPECT_LT(lost, static_cast<int>(kPages));
   EXPECT_THAT(reason(), HasSubstr("not the last written ones"));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A user without privileges: nram says what to do, and works once that is done. Then the examples, as that user.
-# Arguments: the program nram, then the examples.
+# A user without privileges: nram names the remedy, and works after it. Then the examples, as that user. Arguments: the
+# program nram, then the examples.
 set -euo pipefail
 
 nram=$(readlink -f "$1")
@@ -43,7 +43,7 @@ else
   not_tested "what a user is told who may not handle faults: vm.unprivileged_userfaultfd lets everybody"
 fi
 
-# Do what the message says, for this test alone: a device of the same number in a mount namespace of its own.
+# The message's remedy, for this test alone: a device of the same number in a mount namespace of its own.
 mknod -m 666 "$directory/userfaultfd" c $(stat -c '0x%t 0x%T' /dev/userfaultfd)
 allowed() {
   # shellcheck disable=SC2016

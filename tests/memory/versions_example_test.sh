@@ -40,7 +40,7 @@ for solver in cpp f90; do
   second=$!
   "$solver" plot > "$directory/plot.out" 2>&1 &
   plot=$!
-  # It stays until the observers have seen the last state and its standard input ends.
+  # It goes on until the observers have seen the last state and its standard input ends.
   mkfifo "$directory/input"
   "$solver" solve < "$directory/input" > "$directory/solver.out" 2>&1 &
   third=$!
@@ -48,7 +48,7 @@ for solver in cpp f90; do
   wait $first || fail "the observer in C++ of the solver in $solver"
   wait $second || fail "the observer in Fortran of the solver in $solver"
   wait $plot || fail "the plot of the solver in $solver"
-  # The newest is the last one, which stays with the solver. Nobody has to know what is in it.
+  # The newest is the last one, which remains with the solver. The commands need no knowledge of its contents.
   "$nram" versions heat > "$directory/versions.out" || fail "the versions of the solver in $solver"
   grep -q " temperature  float64\[300, 300\].* in heat at 0$" "$directory/versions.out" || fail "the plate of $solver"
   grep -q " steps  int64\[\]  in heat at " "$directory/versions.out" || fail "the steps of $solver"

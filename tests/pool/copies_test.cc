@@ -1,4 +1,4 @@
-// Regions of two copies on real servers, each of which counts as a host of its own, while servers end, begin again and
+// Regions of two copies on real servers, each of which counts as a host of its own, while servers end, start again and
 // leave.
 
 #include <atomic>
@@ -57,7 +57,7 @@ class CopiesTest : public ::testing::Test {
     if (model_.size() < offset + data.size()) model_.resize(offset + data.size(), '\0');
     model_.replace(offset, data.size(), data);
   }
-  // The region reads as what was written.
+  // The region reads as the model.
   void Check() {
     for (uint64_t at = 0; at < model_.size(); at += kMiB) {
       const auto back = Read(region_.get(), at, kMiB);
@@ -76,7 +76,7 @@ class CopiesTest : public ::testing::Test {
     for (size_t i = 0; i < servers_.size(); ++i) pages += servers_.runs(i) ? PagesOf(i) : 0;
     return pages;
   }
-  // Of a span that holds that page: it has two copies in sync, in the present lives of servers that run and stay.
+  // The span that holds the page has two copies in sync, in the present lives of servers that run and remain.
   bool HasTwoCopies(uint64_t page, const std::set<uint16_t>& leaving = {}) {
     CopyMap::Legs legs;
     bool unsettled = false;
@@ -93,13 +93,13 @@ class CopiesTest : public ::testing::Test {
   bool IsWhole(uint64_t span, const std::set<uint16_t>& leaving = {}) {
     return HasTwoCopies(span * kPagesPerSpan, leaving);
   }
-  // A busy machine may take some tries to connect.
+  // A busy machine may need several tries to connect.
   void Drain(ControlClient* control, bool leaves) {
     absl::Status status;
     ASSERT_TRUE(Await([&] { return (status = control->Drain(leaves, leaves, DeadlineAfterMs(kPatienceMs))).ok(); }))
         << status;
   }
-  // All spans of the model are, and the pool has counted them.
+  // All spans of the model are whole, and the pool has counted them.
   void AwaitWhole(const std::set<uint16_t>& leaving = {}) {
     const uint64_t spans = model_.size() / kMiB;
     uint64_t bad = 0;
@@ -115,7 +115,7 @@ class CopiesTest : public ::testing::Test {
     })) << pool_->copies().degraded
         << " are degraded, " << pool_->copies().in_sync << " in sync";
   }
-  // Another client takes all that nobody has reserved.
+  // Another client takes all room that is not reserved.
   static void FillUp(Pool* pool, std::unique_ptr<Region>* greedy) {
     *greedy = pool->CreateRegion({.gc = true}).value();
     const std::string data = Pattern(kMiB, 77);
@@ -212,7 +212,7 @@ TEST_F(CopiesTest, ReservedRoomMovesWithTheCopies) {
     EXPECT_EQ(PagesOf(i), 0u) << i;
   }
   PoolOptions options = servers_.Options();
-  options.servers.erase(options.servers.begin());  // who would have its clients wait until it is back
+  options.servers.erase(options.servers.begin());  // its absence would make the pool's clients wait for it
   const auto other_pool = TestPool::Open(options);
   std::unique_ptr<Region> greedy;
   ASSERT_NO_FATAL_FAILURE(FillUp(other_pool.get(), &greedy));
@@ -221,7 +221,7 @@ TEST_F(CopiesTest, ReservedRoomMovesWithTheCopies) {
   for (uint64_t span = 0; span < kSpans; ++span) EXPECT_TRUE(IsWhole(span)) << span << ": for lack of room";
 }
 
-// The first spans' copies are settled on the way: what that leaves in a message must not go into the next one.
+// The first spans' copies are settled on the way: the settling must leave nothing in the message for the next one.
 TEST_F(CopiesTest, ATrimOfManySpansBesideADeadServer) {
   constexpr uint64_t kSpans = 40;
   const std::string data = Pattern(kMiB, 5);
@@ -244,10 +244,10 @@ TEST_F(CopiesTest, ServersGoOneAfterTheOther) {
   ASSERT_NO_FATAL_FAILURE(Write(8 * kMiB, Pattern(4 * kMiB, 3)));
   ASSERT_NO_FATAL_FAILURE(Check());
   ASSERT_NO_FATAL_FAILURE(AwaitWhole());
-  EXPECT_TRUE(Await([&] { return pool_->copies().made > made; }));  // it is told a little later
+  EXPECT_TRUE(Await([&] { return pool_->copies().made > made; }));  // it is reported a little later
   EXPECT_EQ(PagesOf(1), 12 * kPagesPerSpan);
   EXPECT_EQ(PagesOf(2), 12 * kPagesPerSpan);
-  // The repaired data is right: it is all there is.
+  // The repaired data is right: it is the only copy.
   servers_.StopServer(1);
   ASSERT_NO_FATAL_FAILURE(Check());
   ASSERT_NO_FATAL_FAILURE(Write(5 * kMiB, Pattern(kMiB, 4)));
@@ -275,7 +275,7 @@ TEST_F(CopiesTest, AServerThatLeavesIsEmptied) {
   ASSERT_NO_FATAL_FAILURE(Check());
   ASSERT_TRUE(Await([&] { return PagesOf(0) == 0; })) << PagesOf(0) << " pages are left";
   ASSERT_NO_FATAL_FAILURE(AwaitWhole({0}));
-  EXPECT_TRUE(Await([&] { return pool_->copies().made > made; }));  // it is told a little later
+  EXPECT_TRUE(Await([&] { return pool_->copies().made > made; }));  // it is reported a little later
   ASSERT_NO_FATAL_FAILURE(Write(11 * kMiB, Pattern(3 * kMiB, 2)));
   EXPECT_EQ(PagesOf(0), 0u) << "it has got new pages";
   servers_.StopServer(0);
@@ -299,7 +299,7 @@ TEST_F(CopiesTest, AServerThatStaysAfterAllIsUsedAgain) {
 
 class LostCopiesTest : public CopiesTest {
  protected:
-  LostCopiesTest() : CopiesTest(2) {}  // no third host takes a copy in
+  LostCopiesTest() : CopiesTest(2) {}  // there is no third host for a copy
 
   absl::Status ReadPage(uint64_t page) { return Read(region_.get(), page * kPageBytes, kPageBytes).status(); }
 };
@@ -330,7 +330,7 @@ TEST_F(LostCopiesTest, AllCopiesGoneIsALossAndNeverZeros) {
   }
   EXPECT_TRUE(Await([&] { return pool_->copies().lost >= 3; })) << pool_->copies().lost;
 
-  // Part of a page does not bring it back, nor does what could be read make another page look whole.
+  // A write of a part does not make the page readable, and the readable part does not make another page look whole.
   const std::string data = Pattern(kPageBytes, 9);
   status = region_->Write(5 * kPageBytes, Bytes(data.substr(0, 512)));
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
@@ -345,13 +345,13 @@ TEST_F(LostCopiesTest, AllCopiesGoneIsALossAndNeverZeros) {
       ASSERT_TRUE(absl::IsDataLoss(ReadPage(page))) << page;
     }
   }
-  // Now part of the page may be written.
+  // Now a part of the page may be written.
   ASSERT_TRUE(region_->Write(5 * kPageBytes + 512, Bytes(data.substr(0, 512))).ok());
   ASSERT_TRUE(region_->Trim(7 * kPageBytes, kPageBytes).ok());
   EXPECT_TRUE(Read(region_.get(), 7 * kPageBytes, kPageBytes).value() == std::string(kPageBytes, '\0'));
   EXPECT_TRUE(absl::IsDataLoss(ReadPage(8)));
 
-  // Lost pages of a span that is there are lost to copies that are made anew, too.
+  // Lost pages of a placed span are lost to newly made copies, too.
   servers_.StopServer(0);
   servers_.StartServer(0);
   ASSERT_TRUE(Await([&] { return HasTwoCopies(5); }));
@@ -363,7 +363,7 @@ TEST_F(LostCopiesTest, AllCopiesGoneIsALossAndNeverZeros) {
 }
 
 TEST_F(CopiesTest, DestroyFreesAllOnEachServer) {
-  ASSERT_NO_FATAL_FAILURE(Write(0, Pattern(kMiB, 1)));  // what the pool takes besides is there from now on
+  ASSERT_NO_FATAL_FAILURE(Write(0, Pattern(kMiB, 1)));  // from now on the pool's fixed memory is taken
   std::vector<uint64_t> before;
   const auto used = [&](int i) { return servers_.server(i).arena().usage().frame_bytes; };
   for (int i = 0; i < 3; ++i) before.push_back(used(i));
@@ -378,7 +378,7 @@ TEST_F(CopiesTest, DestroyFreesAllOnEachServer) {
     EXPECT_TRUE(Await([&] { return used(i) == before[i]; })) << i << ": " << used(i) << ", not " << before[i];
   }
   doomed = nullptr;
-  // The room that it had not used is free again, but for what is reserved ahead: two steps at most on each server.
+  // The room that it had not used is free again, except room that is reserved ahead: two steps at most on each server.
   ASSERT_TRUE(Await([&] {
     uint64_t reserved = 0;
     for (int i = 0; i < 3; ++i) reserved += servers_.server(i).arena().usage().reserved_bytes;
@@ -395,8 +395,8 @@ TEST_F(CopiesTest, DestroyFreesAllWhileCopiesAreMade) {
     const uint64_t left = AllPages() - PagesOf(restarted);
     servers_.StopServer(restarted);
     servers_.StartServer(restarted);
-    // Repair has begun, on whichever server: it does not wait for one that is long in coming back. With each round it
-    // gets on a bit further.
+    // Repair has begun on some server: it does not wait for one that is slow to return. It makes a little more progress
+    // in each round.
     ASSERT_TRUE(Await([&] { return AllPages() > left + static_cast<uint64_t>(round / 2) * kPagesPerSpan; })) << round;
     const absl::Status status = region_->Destroy();
     ASSERT_TRUE(status.ok()) << "round " << round << ": " << status;
@@ -414,7 +414,7 @@ TEST_F(CopiesTest, DestroyFreesAllWhileCopiesAreMade) {
   }
 }
 
-// Each life of a server has had its own connections: when they are broken, they are closed.
+// Each life of a server has its own connections: they are closed when they break.
 TEST_F(CopiesTest, AServerThatRestartsLeavesNoSocketsOpen) {
   const auto descriptors = [] {
     const auto listed = std::filesystem::directory_iterator("/proc/self/fd");
@@ -433,7 +433,7 @@ TEST_F(CopiesTest, AServerThatRestartsLeavesNoSocketsOpen) {
   EXPECT_TRUE(Await([&] { return descriptors() < before + kRestarts; })) << before << " before, " << descriptors();
 }
 
-// Servers end and begin again, one at a time, each time after all copies are there. Then no operation fails.
+// Servers end and start again, one at a time, each time after all copies are there. Then no operation fails.
 TEST_F(CopiesTest, AgreesWithAMapWhileServersRestart) {
   constexpr int kThreads = 3;
   std::atomic<bool> done{false};
@@ -451,7 +451,7 @@ TEST_F(CopiesTest, AgreesWithAMapWhileServersRestart) {
     const uint64_t target = steps + count;
     return Await([&] { return steps >= target || HasFailure(); });
   };
-  // Trims make holes of spans, and writes place them anew: each that is placed has two copies that are there.
+  // Trims make holes of spans, and writes place them anew: each placed span has two copies on present servers.
   const auto is_whole = [&] {
     std::vector<CopyMap::Donor> donors;
     for (size_t i = 0; i < servers_.size(); ++i) {

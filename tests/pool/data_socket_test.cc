@@ -1,4 +1,4 @@
-// The Unix sockets to which a server can make a client speak.
+// The Unix sockets that a server can name to a client.
 
 #include "client/transport/data_socket.h"
 

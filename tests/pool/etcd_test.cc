@@ -184,7 +184,7 @@ TEST(EtcdTest, WithCertificates) {
   EXPECT_THAT(std::string(missing.message()), HasSubstr("/nowhere"));
 }
 
-// A pool, with its doors' way to it.
+// A pool, opened as the doors open it.
 class EtcdPoolTest : public ::testing::Test {
  protected:
   EtcdPoolTest() : servers_(3, 128 * kMiB, Clock::Real(), TestPool::Hosts::kPretended) {
@@ -234,7 +234,7 @@ TEST_F(EtcdPoolTest, ServersJoinWhileEtcdComesAndGoes) {
   ASSERT_TRUE(Await([&] { return pool->server_count() == 3 && pool->session(2)->usable(); }));
   etcd_.Kill();
   ASSERT_NO_FATAL_FAILURE(WriteAndCheck(region.get(), 1'000));
-  // A client that starts now uses what an earlier one knew.
+  // A new client uses the cache of an earlier one.
   const auto found = FindPool(etcd_.Spec("test"));
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_TRUE(found->from_cache);

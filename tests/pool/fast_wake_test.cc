@@ -29,7 +29,7 @@ class FastWakeTest : public testing::Test {
     options.wake_device = path_;
     return options;
   }
-  // Expects that the pool holds the request while `work` repeats, and gives it back after that.
+  // Expects that the pool holds the request while `work` repeats, and withdraws it after that.
   static void ExpectHeldDuring(WakeLatency* latency, const std::function<void()>& work) {
     EXPECT_FALSE(latency->held());
     const int64_t deadline_ns = DeadlineAfterMs(60'000);

@@ -1,4 +1,4 @@
-// A frozen server beside a healthy one: what the healthy one does for the client goes on, over the same connections.
+// A frozen server beside a healthy one: the healthy one goes on for the client, over the same connections.
 
 #include <memory>
 #include <string>
@@ -39,7 +39,7 @@ class FrozenBesideTest : public ::testing::Test {
 
   MemServer& healthy() { return servers_->server(0); }
   void Freeze() { frozen_->Freeze(); }
-  // Holds after each way to meet the frozen server.
+  // Holds after each kind of contact with the frozen server.
   void ExpectTheHealthyOneIsUsedAsBefore() {
     // This traffic reconnects any broken connection at the latest.
     for (uint64_t at = 0; at < data_.size(); at += kMiB) {
@@ -94,7 +94,7 @@ TEST_F(FrozenBesideTest, AsynchronousReads) {
 }
 
 TEST_F(FrozenBesideTest, TrimsAndDestroys) {
-  constexpr int kRegions = 2'000;  // more than go out at once
+  constexpr int kRegions = 2'000;  // more than are sent at once
   std::vector<std::unique_ptr<Region>> regions;
   for (int i = 0; i < kRegions; ++i) {
     regions.push_back(pool_->CreateRegion({.gc = true}).value());

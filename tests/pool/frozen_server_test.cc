@@ -1,4 +1,4 @@
-// A memory server that is there and answers nothing, on neither plane: a stopped process of its own.
+// A memory server that runs and answers nothing, on neither plane: a stopped process of its own.
 
 #include <poll.h>
 
@@ -28,7 +28,7 @@ class FrozenServerTest : public ::testing::Test {
   static inline std::unique_ptr<ServerProcess> servers_[2];
 };
 
-// Answers may be small, and calls always under way: the connection is not silent for that.
+// Answers may be small, and calls always under way: that is no silence of the connection.
 TEST_F(FrozenServerTest, AServerThatAnswersIsNotTakenForAFrozenOne) {
   PoolOptions options;
   options.servers.push_back({"127.0.0.1", servers_[0]->port(), ""});
@@ -73,8 +73,8 @@ TEST_F(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
   const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data.data()), data.size());
   ASSERT_TRUE(region->Write(0, bytes).ok());
 
-  // Operations that may not block at their start do not, though there is no room and no server answers. They complete
-  // later.
+  // Operations that may not block at their start do not block, though there is no room and no server answers. They
+  // complete later.
   server.Freeze();
   {
     std::vector<Io> ios(20);
@@ -95,8 +95,8 @@ TEST_F(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
     return (*pool)->session(0)->away_too_long();
   }));
 
-  // The writes need more than the room reserved ahead, each blocking and not. All together take a fraction of the time
-  // that one may take.
+  // The writes, some blocking and some not, need more than the room reserved ahead. All together take a fraction of the
+  // time that one may take.
   const int64_t deadline_ns = DeadlineAfterMs(kTimeoutMs);
   for (uint64_t i = 1; i <= 20; ++i) {
     EXPECT_EQ(region->Write(i * kMiB, bytes).code(), absl::StatusCode::kUnavailable);

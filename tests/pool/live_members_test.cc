@@ -17,7 +17,7 @@
 #include "tests/util/region_io.h"
 #include "tests/util/test_pool.h"
 
-// The resolver below gRPC loses its copy of the name "localhost".
+// The resolver below gRPC leaks its copy of the name "localhost".
 extern "C" const char* __lsan_default_suppressions();  // NOLINT: the sanitizer's name
 extern "C" const char* __lsan_default_suppressions() { return "leak:libcares.so"; }
 
@@ -72,7 +72,7 @@ class LivePoolTest : public ::testing::Test {
   }
   uint64_t PagesOf(int i) { return servers_.server(i).store().counters().pages; }
   size_t LeasesOf(int i) { return servers_.server(i).leases().live_count(); }
-  // The source has been asked so often more.
+  // Waits until the source has been asked this number of times more.
   void AwaitLooks(int64_t looks) {
     const int64_t before = members_->looks();
     ASSERT_TRUE(Await([&] { return members_->looks() >= before + looks; }));
@@ -175,7 +175,7 @@ TEST_F(LivePoolTest, AServerWithTwoNamesIsOne) {
   EXPECT_EQ(pool_->session(2)->twin(), 0);
   EXPECT_EQ(LeasesOf(0), 1u);
   EXPECT_EQ(pool_->CountHosts(/*with_away=*/true), 2);
-  // It is a member as long as one of its names is.
+  // The server is a member as long as one of its names is.
   members_->Set({named[1], named[2]});
   ASSERT_NO_FATAL_FAILURE(AwaitLooks(10));
   EXPECT_FALSE(pool_->session(0)->removed());
@@ -186,7 +186,7 @@ TEST_F(LivePoolTest, AServerWithTwoNamesIsOne) {
 TEST_F(LivePoolTest, APoolOfThisMachineAloneTakesInNoOther) {
   ASSERT_NO_FATAL_FAILURE(Open({0, 1}));
   std::vector<Endpoint> named = Servers({0, 1, 2});
-  named.insert(named.begin(), {"192.0.2.1", 7070, ""});  // nobody's (RFC 5737)
+  named.insert(named.begin(), {"192.0.2.1", 7070, ""});  // an unused address (RFC 5737)
   members_->Set(named);
   ASSERT_TRUE(Await([&] { return pool_->server_count() == 3; }));
   ASSERT_NO_FATAL_FAILURE(AwaitLooks(3));
@@ -217,7 +217,7 @@ TEST_F(LivePoolTest, AHostFileIsReadAgain) {
   unlink(path.c_str());
 }
 
-// Servers come and go, a hundred times, while somebody writes and reads.
+// Servers join and leave, a hundred times, while a thread writes and reads.
 TEST_F(LivePoolTest, AHundredChangesUnderLoad) {
   ASSERT_NO_FATAL_FAILURE(Open({0, 1, 2, 3, 4}));
   ASSERT_NO_FATAL_FAILURE(MakeRegion(2));

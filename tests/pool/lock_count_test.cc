@@ -1,4 +1,4 @@
-// How many locks a small read or write takes on its own thread: the way of a page is short, and stays so.
+// The number of locks that a small read or write takes on its own thread: the path of a page is short, and remains so.
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@ namespace {
 thread_local int locks = 0;
 }  // namespace
 
-// In the place of the C library's: all mutexes of this program come here.
+// Takes the place of the C library's function: all mutexes of this program pass here.
 extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) {
   using Lock = int (*)(pthread_mutex_t*);
   static Lock lock = nullptr;
@@ -53,7 +53,7 @@ TEST(LockCountTest, AnOverwriteAndAReadOf4KiB) {
   ASSERT_TRUE(region->Write(0, Bytes(page)).ok());
   const int write = LocksOf([&] { ASSERT_TRUE(region->Write(0, Bytes(page)).ok()); });
   const int read = LocksOf([&] { ASSERT_TRUE(region->Read(0, absl::MakeSpan(room)).ok()); });
-  // Of a region that has reserved room, the ledger's lock comes twice more.
+  // In a region with reserved room, the ledger's lock is taken twice more.
   ASSERT_TRUE(region->Reserve(0, kMiB).ok());
   const int reserved = LocksOf([&] { ASSERT_TRUE(region->Write(0, Bytes(page)).ok()); });
   std::cerr << "locks of a 4 KiB overwrite: " << write << ", with reserved room " << reserved << ", of a read: " << read

@@ -1,4 +1,4 @@
-// The client against a memory server whose lists do not end, are out of order or too long: the client returns an error
+// The client against a memory server whose lists do not end, are out of order or too long. The client returns an error
 // that says so, and takes no more memory than a list may have.
 
 #include <functional>

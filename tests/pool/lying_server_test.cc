@@ -266,8 +266,8 @@ TEST_F(LyingServerTest, AWriteThatUsedMoreThanThereIs) {
   }
 }
 
-// The server executes a create, or the step after it, and its answer is lost. The client has the server undo it, in an
-// order after which the server can no longer execute it.
+// The server executes a create, or the step after it, and its answer is lost. The client has the server undo it, in
+// such an order that the server can no longer execute it afterwards.
 TEST_F(LyingServerTest, WhatWasExecutedWithoutAnAnswerIsUndone) {
   for (const bool attach : {false, true}) {
     const auto lost = [](const auto&, auto*) { return grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost"); };

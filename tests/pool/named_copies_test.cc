@@ -1,5 +1,5 @@
-// Named regions of two copies: owners come, end in good order or not, and others attach what they have left, while
-// servers end, begin again and are out of reach.
+// Named regions of two copies: owners begin, end in good order or not, and others attach their regions, while servers
+// end, start again and are out of reach.
 
 #include <algorithm>
 #include <map>
@@ -75,12 +75,12 @@ class Client {
     MutexLock lock(&mu_);
     return down_[server];
   }
-  // From here on nothing that it does reaches a server.
+  // From here on the client's messages do not reach a server.
   void Crash() {
     for (auto& relay : control_) relay->Hold(true);
     for (size_t i = 0; i < control_.size(); ++i) SetDown(i, true);
   }
-  // It goes on as if nothing had been.
+  // The client goes on as before.
   void Thaw() {
     for (size_t i = 0; i < control_.size(); ++i) {
       control_[i]->Hold(false);
@@ -118,7 +118,7 @@ class NamedCopiesTest : public ::testing::Test {
     owner_ = NewClient();
   }
 
-  // It has all servers that run. One that does not would be waited for as long as one that is slow.
+  // It has all running servers. The client would wait for a dead one as long as for a slow one.
   std::unique_ptr<Client> NewClient() {
     std::vector<size_t> running;
     for (size_t i = 0; i < servers_.size(); ++i) {
@@ -160,14 +160,14 @@ class NamedCopiesTest : public ::testing::Test {
     ASSERT_TRUE(Await(whole)) << owner_->pool()->copies().degraded << " are degraded, "
                               << owner_->pool()->copies().in_sync << " in sync";
   }
-  // Another client has the region from now on. The former one stays if its region does.
+  // Another client has the region from now on. The former one remains if its region does.
   absl::Status HandOver(AttachMode mode, AttachLoss loss = AttachLoss::kRefuse) {
     if (owner_->region() != nullptr) former_.push_back(std::move(owner_));
     owner_ = nullptr;
     owner_ = NewClient();
     return owner_->Attach(mode, loss);
   }
-  // Of a client that dies there: one server has a new owner, and the others have not.
+  // A client dies in the middle of a takeover: one server has a new owner, and the others have not.
   void BeginTakeOver(int server) {
     PageStore& store = servers_.server(server).store();
     const auto now = store.Attach(nullptr, {store.FindByName(0, kName), 0}, 0, /*force=*/false);
@@ -180,7 +180,7 @@ class NamedCopiesTest : public ::testing::Test {
     const absl::Status status = control->AttachRegion(args, deadline_ns).status();
     ASSERT_TRUE(status.ok()) << status;
   }
-  // All these servers know of these as the members, in their present lives.
+  // Waits until all these servers know these as the members, in their present lives.
   void AwaitMembers(const std::vector<int>& members) {
     std::vector<uint64_t> incarnations;
     for (const int i : members) incarnations.push_back(servers_.server(i).incarnation());
@@ -222,7 +222,7 @@ TEST_F(NamedCopiesTest, WhatIsLeftInGoodOrderOutlivesAServer) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(owner_->region()->size_bytes(), 64 * kMiB);
   ASSERT_NO_FATAL_FAILURE(Check(owner_->region()));
-  // It has two copies of all again, the former server's new life among them.
+  // All spans have two copies again, the former server's new life among their servers.
   ASSERT_NO_FATAL_FAILURE(AwaitWhole());
   Write(3 * kMiB + 4096, Pattern(5 * kPageBytes, 77));
   owner_->Leave();
@@ -238,7 +238,7 @@ TEST_F(NamedCopiesTest, OneThatIsOnlyAwayIsNotDoneWithout) {
   absl::Status status = HandOver(AttachMode::kOwner);
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("does not answer"));
-  servers_.StartServer(1);  // now it is known to have nothing
+  servers_.StartServer(1);  // now its emptiness is known
   ASSERT_TRUE(Await([&] { return (status = owner_->Attach(AttachMode::kOwner)).ok(); })) << status;
   ASSERT_NO_FATAL_FAILURE(Check(owner_->region()));
 }
@@ -294,7 +294,7 @@ TEST_F(NamedCopiesOnTwoTest, AServerThatBeginsAgainIsAMemberAgain) {
   ASSERT_TRUE(status.ok()) << status;
   ASSERT_NO_FATAL_FAILURE(Check(owner_->region()));
   ASSERT_NO_FATAL_FAILURE(AwaitWhole());
-  // An owner that has missed a server for a moment may have taken it from its members.
+  // An owner that has missed a server for a moment may have removed it from its members.
   ASSERT_NO_FATAL_FAILURE(AwaitMembers({0, 1}));
   owner_->Leave();
   Restart(0);
@@ -372,7 +372,7 @@ TEST_F(NamedCopiesTest, RepairDoesNotDestroyWhatIsBeingTakenOver) {
   ASSERT_NO_FATAL_FAILURE(BeginTakeOver(0));
   const auto control = ControlClient::Create(servers_.Options().servers[1]);
   ASSERT_TRUE(Await([&] { return control->Drain(true, /*leaves=*/true, DeadlineAfterMs(kPatienceMs)).ok(); }));
-  // A copy that is to move has its other one there.
+  // The copy that must move has its other copy on the server that was taken over.
   ASSERT_TRUE(Await([&] { return owner_->region()->map()->is_fenced(); }));
   ASSERT_TRUE(HandOver(AttachMode::kTakeOver).ok());
   ASSERT_NO_FATAL_FAILURE(Check(owner_->region()));
@@ -386,7 +386,7 @@ TEST_F(NamedCopiesTest, AFormerOwnerDestroysNothing) {
   ASSERT_NO_FATAL_FAILURE(AwaitMembers({0, 1, 2}));
   for (uint64_t span = 0; span < 6; ++span) Write(span * kMiB, Pattern(kMiB, 80 + span));
   ASSERT_NO_FATAL_FAILURE(AwaitWhole());
-  // The former one finds a server without its region, as it seems to it.
+  // The former one finds a server that seems to lack its region.
   former_.back()->Thaw();
   ASSERT_TRUE(Await([&] { return former_.back()->region()->map()->is_fenced(); }));
   EXPECT_TRUE(absl::IsFailedPrecondition(former_.back()->region()->Write(0, Bytes(Pattern(kMiB, 90)))));
@@ -398,7 +398,7 @@ TEST_F(NamedCopiesTest, AFormerOwnerDestroysNothing) {
 
 TEST_F(NamedCopiesOnTwoTest, APageThatIsDamagedOnTheLastCopyStaysAnError) {
   ASSERT_NO_FATAL_FAILURE(Fill(2));
-  // The copy on server 0 is damaged, and the other one goes.
+  // The copy on server 0 is damaged, and the other one is lost.
   const RegionId id = owner_->region()->id();
   const uint64_t page = 5;
   bool flipped = false;
@@ -420,19 +420,19 @@ TEST_F(NamedCopiesOnTwoTest, APageThatIsDamagedOnTheLastCopyStaysAnError) {
   status = HandOver(AttachMode::kTakeOver);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_TRUE(absl::IsDataLoss(status = Read(owner_->region(), page * kPageBytes, kPageBytes).status())) << status;
-  // Written whole it is well again, and then the span gets its second copy.
+  // A whole write mends it, and then the span gets its second copy.
   Write(page * kPageBytes, Pattern(kPageBytes, 91));
   ASSERT_NO_FATAL_FAILURE(AwaitWhole());
   ASSERT_NO_FATAL_FAILURE(Check(owner_->region()));
 }
 
-// Random faults, one at a time, and owners that come and go. Whoever attaches reads what was acknowledged last.
+// Random faults, one at a time, and owners that change. Each new owner reads the last acknowledged data.
 class NamedCopiesRandomTest : public NamedCopiesTest {
  protected:
   static constexpr uint64_t kSpans = 6;
   static constexpr uint64_t kPages = kSpans * kPagesPerSpan;
 
-  // The contents that a page may have: each of these patterns, since some writes have failed.
+  // The contents that a page may have: one of these patterns, because some writes have failed.
   std::map<uint64_t, std::vector<uint64_t>> pages_;
   std::mt19937_64 random_{TestSeed()};
   uint64_t next_ = 1;
@@ -477,7 +477,7 @@ class NamedCopiesRandomTest : public NamedCopiesTest {
       }
       return true;
     }));
-    // Every server that runs is a member: in the view that the others have.
+    // Every running server is a member in the owner's view.
     ASSERT_TRUE(Await([&] {
       for (int i = 0; i < 3; ++i) {
         const CopyMap::Life life{static_cast<uint16_t>(i), servers_.server(i).incarnation()};
@@ -513,12 +513,12 @@ TEST_F(NamedCopiesRandomTest, WhoeverAttachesReadsWhatWasAcknowledged) {
     } else {
       owner_->Leave();
     }
-    // In good order, and with all copies: another server may go now.
+    // The owner has left in good order, and with all copies: another server may be lost now.
     const bool spare = !crashes && heals && fault > 1;
     if (spare && Random(2) == 0) Restart(static_cast<int>(Random(3)));
     const absl::Status status = HandOver(AttachMode::kTakeOver);
     if (absl::IsDataLoss(status)) {
-      // The owner has died before it could tell that a server is gone.
+      // The owner has died before it could report the lost server.
       ASSERT_TRUE(fault == 0 || spare) << status;
       ASSERT_FALSE(spare) << status;
       ASSERT_TRUE(owner_->Attach(AttachMode::kTakeOver, AttachLoss::kAccept).ok());

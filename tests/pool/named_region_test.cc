@@ -1,5 +1,5 @@
-// Named regions when a server stops answering in the middle: they are created everywhere or nowhere. There is never
-// half a region that nobody can use, create or explain.
+// Named regions when a server stops answering in the middle: they are created everywhere or nowhere. No half region
+// remains that clients cannot use, create or explain.
 
 #include <poll.h>
 
@@ -71,7 +71,7 @@ TEST_P(HalfCreatedTest, ACreateWhoseAnswerIsLostLeavesNothing) {
   EXPECT_TRUE(other->AttachRegion("x", AttachMode::kReadOnly).ok());
 }
 
-// The create reaches the server last: after the client has undone the region that it does not know to be there.
+// The create reaches the server last: after the client has undone the region, although it does not know of the create.
 TEST_P(HalfCreatedTest, ACreateThatComesLateIsNotExecuted) {
   CreateRegionArgs seen;
   {
@@ -180,12 +180,12 @@ TEST_F(HalfTakenTest, AnAttemptWhoseAnswerWasLostCounts) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// The code depends on whether the last attempt's time was up first.
+// The code depends on whether the last attempt ran out of time first.
 bool IsUnanswered(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
-// NOT_FOUND says that nobody has the region: who hears it makes another one.
+// NOT_FOUND means that no server has the region: a client that gets it makes another one.
 TEST_F(HalfTakenTest, ALeaseThatHasEndedIsNoRegionThatIsGone) {
   const grpc::Status no_lease{grpc::StatusCode::NOT_FOUND, "no such live lease"};
   std::atomic<int> refusals{0};
@@ -200,7 +200,7 @@ TEST_F(HalfTakenTest, ALeaseThatHasEndedIsNoRegionThatIsGone) {
   }
 }
 
-// It was there at the first look, and is destroyed then, by one server after the other.
+// The region is there at the first look. Then one server after the other destroys it.
 TEST_F(HalfTakenTest, ARegionThatGoesMeanwhileIsLookedForAgain) {
   const grpc::Status no_region{grpc::StatusCode::NOT_FOUND, "no region"};
   for (const int servers : {1, 3}) {

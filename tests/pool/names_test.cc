@@ -36,7 +36,7 @@ bool Await(Done done) {
   return PollUntil(DeadlineAfterMs(120'000), 10, done);
 }
 
-// Members as the test says, names as etcd does.
+// The test's own members, and etcd's names.
 class MembersWithNames : public FakeMembers {
  public:
   MembersWithNames(const std::vector<Endpoint>& servers, const TestEtcd* etcd, int64_t patience_ms)
@@ -52,14 +52,14 @@ class MembersWithNames : public FakeMembers {
   const int64_t patience_ms_;
 };
 
-// Of tests in which etcd is frozen: as long as an answer takes, and not much more, since it is waited for.
+// Tests in which etcd is frozen use it. It is the time of an answer, and not much more, because the tests wait it out.
 #ifdef ABSL_HAVE_THREAD_SANITIZER
 constexpr int64_t kShortMs = 6'000;
 #else
 constexpr int64_t kShortMs = 1'500;
 #endif
 
-// Where nobody listens.
+// No server listens there.
 Endpoint Nobody() { return {"127.0.0.1", 1, ""}; }
 
 class NamesTest : public ::testing::Test {
@@ -73,14 +73,14 @@ class NamesTest : public ::testing::Test {
     options.members = members_ = std::make_shared<MembersWithNames>(servers, &etcd_, patience_ms_);
     options.open_timeout_ms = 60'000;
     options.ExpectCopies();
-    // Nobody waits for the one that refuses.
+    // The pool does not wait for the address that refuses.
     if (std::find(servers.begin(), servers.end(), Nobody()) != servers.end()) options.open_timeout_ms = 1'000;
     return TestPool::Open(options);
   }
   EtcdClient::Entry Entry(const std::string& name) const {
     return etcd_.Client()->Get(EtcdSpec::Parse(etcd_.Spec("test"))->RegionKey("local", name), Soon()).value();
   }
-  // The id that the name's key has; zero: there is none, or it cannot be read.
+  // The id that the name's key has; zero: there is no key, or it cannot be read.
   RegionId IdOf(const std::string& name) const {
     const auto record = RegionRecord::Decode(Entry(name).value);
     return RegionId{record.ok() ? record->id : 0};
@@ -93,7 +93,7 @@ class NamesTest : public ::testing::Test {
     const std::string key = EtcdSpec::Parse(etcd_.Spec("test"))->RegionKey("local", name);
     ASSERT_TRUE(etcd_.Client()->Swap(key, Entry(name).revision, value, Soon())->done);
   }
-  // As `nram regions --destroy` does, which knows of no key.
+  // `nram regions --destroy` does this; it knows of no key.
   void DestroyAtServers(RegionId id) {
     for (size_t i = 0; i < servers_.size(); ++i) {
       const auto control = ControlClient::Create(Server(i));
@@ -126,7 +126,7 @@ TEST_F(NamesTest, OfTwoSidesOfACutOneGivesTheName) {
     EXPECT_TRUE(absl::IsUnavailable(pools[1 - winner]->CreateRegion({.name = name}).status()));
     EXPECT_EQ(IdOf(name), (*made[winner])->id()) << "whoever was refused has harmed the key";
     EXPECT_EQ(Raw(servers_.server(1 - static_cast<int>(winner)).store().FindByName(0, name)), 0u);
-    // Once it is destroyed the other side may have it.
+    // After its destruction the other side may have the name.
     ASSERT_TRUE((*made[winner])->Destroy().ok());
     EXPECT_TRUE(pools[1 - winner]->CreateRegion({.name = name}).ok());
   }
@@ -155,7 +155,7 @@ TEST_F(NamesTest, AKeyThatHasOutlivedItsRegionIsReplaced) {
   region = pool->CreateRegion({.name = "x"}).value();
   EXPECT_EQ(IdOf("x"), region->id());
   EXPECT_NE(region->id(), former);
-  // Another life at the address answers for the former one.
+  // The address answers with another life, which is proof of the former one's end.
   const uint64_t life = pool->session(1)->incarnation();
   servers_.StopServer(1);
   servers_.StartServer(1);
@@ -176,7 +176,7 @@ TEST_F(NamesTest, AKeyWhoseServersDoNotAnswerStays) {
   const absl::Status unread = pool->CreateRegion({.name = "x"}).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(unread)) << unread;
   EXPECT_THAT(std::string(unread.message()), HasSubstr("it is not a JSON object"));
-  // A server that is no member has it.
+  // A server that is not a member has it.
   auto other = Open({Server(1)});
   Put("x", RegionRecord{7, {Server(1).ToString()}, 0, "", ""}.Encode());
   auto region = other->CreateRegion({.name = "x"}).value();
@@ -185,7 +185,7 @@ TEST_F(NamesTest, AKeyWhoseServersDoNotAnswerStays) {
   EXPECT_EQ(IdOf("x"), region->id());
 }
 
-// Its region may have gone where its key does not say: servers that etcd knows are asked, too.
+// The region may be on servers that its key does not name: servers that etcd knows are asked, too.
 TEST_F(NamesTest, AllMembersAreAskedBeforeAKeyIsReplaced) {
   auto holder = Open({Server(1)});
   auto region = holder->CreateRegion({.name = "x"}).value();
@@ -214,7 +214,7 @@ TEST_F(NamesTest, OnlyKeptRegionsThatAreMadeHaveKeys) {
   EXPECT_EQ(IdOf(kept->name()), kept->id());
 }
 
-// Without etcd two regions can get one name. When it is back, one of them has the key, and both stay.
+// Without etcd two regions can get one name. When it returns, one of them has the key, and both remain.
 TEST_F(NamesTest, AFrozenEtcdArbitratesLate) {
   patience_ms_ = kShortMs;
   std::unique_ptr<Pool> pools[] = {Open({Server(0), Nobody()}), Open({Nobody(), Server(1)})};
@@ -233,7 +233,7 @@ TEST_F(NamesTest, AFrozenEtcdArbitratesLate) {
   EXPECT_EQ((*attached)->id(), (*one)->id());
 }
 
-// So that the servers that the key names can answer for the region, wherever it has gone.
+// The servers that the key names can then answer for the region, wherever it has moved.
 TEST_F(NamesTest, TheKeyFollowsTheServersOfARegionOfCopies) {
   patience_ms_ = kShortMs;
   auto pool = Open({Server(0), Server(1)});
@@ -266,7 +266,7 @@ TEST_F(NamesTest, TheKeyFollowsTheServersOfARegionOfCopies) {
   EXPECT_TRUE(absl::IsNotFound(names->SetServers({"local", "x"}, former)));
 }
 
-// The rules that the pool client stands on.
+// The rules that the pool client relies on.
 TEST_F(NamesTest, ANameIsTheFirstOnesUntilItIsReleased) {
   const MembersWithNames members({Server(0)}, &etcd_, patience_ms_);
   const auto names = members.OpenNames();
@@ -281,7 +281,7 @@ TEST_F(NamesTest, ANameIsTheFirstOnesUntilItIsReleased) {
   EXPECT_EQ(seen.holder.id, one.id);
   EXPECT_EQ(seen.holder.client, "one");
   EXPECT_TRUE(names->Claim(name, one, 0)->won) << "its answer may have been lost";
-  // Whoever has seen the name before it was confirmed does not get it.
+  // A client that has seen the name before its confirmation does not get it.
   const auto confirmed = names->Claim(name, one, first.revision).value();
   ASSERT_TRUE(confirmed.won);
   EXPECT_GT(confirmed.revision, first.revision);

@@ -23,7 +23,7 @@
 namespace nram {
 namespace {
 
-// Two servers, and a client all of whose data goes through relays that make faults.
+// Two servers, and a client whose traffic passes through relays that make faults.
 class PoolModelTest : public ::testing::Test {
  protected:
   PoolModelTest() {
@@ -92,7 +92,7 @@ struct Outcomes {
   std::atomic<int> failed{0}, succeeded{0};
 };
 
-// One thread's chunks of a region, and what each of them may hold when operations fail: old or new. One thread of each
+// One thread's chunks of a region, and their possible contents after failed operations: old or new. One thread of each
 // pair has the even chunks and the other the odd chunks of the same pages.
 class OldOrNewModel {
  public:
@@ -103,7 +103,7 @@ class OldOrNewModel {
         outcomes_(outcomes),
         random_(TestSeed() + 100 + thread) {}
 
-  // A random operation, which may fail; a fatal failure of the test if it reads what no chunk may hold.
+  // A random operation, which may fail; a fatal failure of the test if it reads a value that its chunk cannot have.
   void Step() {
     const uint64_t pages = 1 + random_() % (random_() % 8 == 0 ? 200 : 8);
     const uint64_t first_page = random_() % (kChunks / kChunksPerPage - pages);
@@ -179,7 +179,7 @@ TEST_F(PoolModelTest, AFailedOperationLeavesOldOrNewAndNothingElse) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       OldOrNewModel model(region.get(), t, &outcomes);
-      // The loop runs longer if so few operations went through the relays that these had hardly a chance to fail.
+      // The loop runs longer if too few operations passed the relays to fail.
       const auto needs_more = [&] { return faults() <= kFaultsMin || outcomes.failed <= kFailedMin; };
       for (int i = 0; i < 300 || (i < 6000 && needs_more()); ++i) {
         ASSERT_NO_FATAL_FAILURE(model.Step()) << "thread " << t << " step " << i;

@@ -240,7 +240,7 @@ TEST(PoolTest, AFrozenServerEndsInTheDeadlineAndTheOthersGoOn) {
   TestPool servers(2);
   FaultyRelay relay({"127.0.0.1", servers.server(1).data_port(), ""}, TestSeed());
   PoolOptions options = servers.Options();
-  options.fail_fast_after_ms = 120'000;  // so that nothing ends but by its own deadline
+  options.fail_fast_after_ms = 120'000;  // so that operations end only by their own deadlines
   options.reroute_data_for_test = [&](size_t server, const Endpoint& data) {
     return server == 1 ? relay.endpoint() : data;
   };
@@ -252,8 +252,8 @@ TEST(PoolTest, AFrozenServerEndsInTheDeadlineAndTheOthersGoOn) {
   ASSERT_GT(frozen_spans, 0);
   ASSERT_LT(frozen_spans, data.size() / kMiB);
   relay.Hold(true);
-  // Has more time than all others together take. It neither delays them nor is ended by them, whose deadlines break its
-  // connection again and again.
+  // Has more time than all others together take. It neither delays them nor ends with them, although their deadlines
+  // break its connection again and again.
   Io patient;
   std::string patients(4096, '?');
   uint64_t patients_at = 0, late = 0;
@@ -279,7 +279,7 @@ TEST(PoolTest, AFrozenServerEndsInTheDeadlineAndTheOthersGoOn) {
     EXPECT_TRUE(written.ok()) << at << ": " << written;
   }
   EXPECT_EQ(servers.server(1).store().counters().pages, frozen_spans * kPagesPerSpan);
-  // Whoever still waits when the server answers again has lost nothing.
+  // An operation that still waits when the server answers again has lost nothing.
   relay.Hold(false);
   ASSERT_TRUE(patient.Wait().ok()) << patient.Wait();
   EXPECT_EQ(patients, data.substr(patients_at, 4096));
@@ -313,7 +313,7 @@ TEST(PoolTest, ALeaseThatIsNotRenewedEnds) {
   servers.server(0).CollectOnce();
   const absl::Status lost = Read(region.get(), 0, 4096).status();
   EXPECT_EQ(lost.code(), absl::StatusCode::kDataLoss) << lost;
-  // The client takes up the region that was not collected again by itself.
+  // The client reattaches by itself to the region that was not collected.
   ASSERT_TRUE(kept->Write(4096, Bytes(Pattern(4096, 3))).ok());
   EXPECT_EQ(Read(kept.get(), 0, 4096).value(), Pattern(4096, 2));
 }
@@ -341,7 +341,7 @@ TEST(PoolTest, NamedRegionsAreAttachedByOthers) {
   ASSERT_TRUE(taken->Write(0, Bytes(data)).ok());
   EXPECT_TRUE(Read(reader.get(), kMiB + 4 * kMiB, 4096).ok());
 
-  // A later run attaches what an earlier one left.
+  // A later run attaches the region of an earlier one.
   taken.reset();
   reader.reset();
   second.reset();
@@ -371,7 +371,7 @@ TEST(PoolTest, APartThatWasCollectedIsALossToWhoAttachesTheRest) {
   }
 }
 
-// A donor that is a client too must not be able to speak for another client elsewhere.
+// A donor that is also a client must not be able to act as another client elsewhere.
 TEST(PoolTest, WhatOneServerKnowsOfALeaseIsWorthNothingAtAnother) {
   TestPool servers(2);
   auto pool = servers.Open();
@@ -391,7 +391,7 @@ TEST(PoolTest, WhoIsRefusedHasTakenTheRegionFromNobody) {
   auto second = servers.Open();
   ASSERT_NE(servers.server(0).leases().End(owner->session(0)->lease()), nullptr);
   EXPECT_EQ(second->AttachRegion("array", AttachMode::kOwner).status().code(), absl::StatusCode::kFailedPrecondition);
-  // The owner comes back to the one server and was never away from the other.
+  // The owner returns to the one server and was never away from the other.
   const absl::Status status = region->Write(0, Bytes(data));
   EXPECT_TRUE(status.ok()) << status;
 }

@@ -128,7 +128,7 @@ TEST_P(PublicationTest, ItIsFullWhenAllSlotsAre) {
   ASSERT_TRUE(owner->Commit(Record(kRecordSlots + 1), Soon()).ok());
   auto reader = Attach(other_.get());
   EXPECT_EQ(Numbers(reader.get()).size(), size_t{kRecordSlots});
-  // It is not where it would be looked for first.
+  // Its slot is not the one that is searched first.
   EXPECT_TRUE(reader->Read(kRecordSlots + 1, Soon()).value() == Record(kRecordSlots + 1));
   ASSERT_TRUE(owner->Commit(Record(kRecordSlots + 2), Soon()).code() == absl::StatusCode::kResourceExhausted);
 }
@@ -165,7 +165,7 @@ TEST_P(PublicationTest, TheNextOwnerFindsItAsItWas) {
   EXPECT_EQ(reader->Read(0, Soon())->number, 4u);
 }
 
-// The whole of it: a state is published, and read by somebody else; then its owner dies before it commits another.
+// All together: a state is published, and another client reads it; then its owner dies before it commits another one.
 TEST_P(PublicationTest, WhatHasNoRecordIsDroppedByTheNextOwner) {
   auto owner = Create();
   auto region = pool_->CreateRegion(Plain()).value();
@@ -187,7 +187,7 @@ TEST_P(PublicationTest, WhatHasNoRecordIsDroppedByTheNextOwner) {
   auto version = open(reader.get());
   ASSERT_TRUE(version.ok()) << version.status();
   EXPECT_TRUE(Read(version->get(), 0, kMiB).value() == first);
-  // The next owner: what is published first, then the region.
+  // The next owner takes the publication first, then the region.
   auto next = Attach(other_.get(), AttachMode::kTakeOver);
   auto taken = other_->AttachRegion("data", AttachMode::kTakeOver);
   ASSERT_TRUE(taken.ok()) << taken.status();
@@ -227,7 +227,7 @@ TEST_P(PublicationTest, AllThatHasNoRecordGoesAndNothingElse) {
   }
 }
 
-// Its owner dies before all of it is there. A reader has attached meanwhile.
+// The first owner dies before the publication is complete. A reader has attached meanwhile.
 TEST_P(PublicationTest, AReaderSeesWhatWasLaidAfterItHasAttached) {
   RegionOptions options = Plain();
   options.name = "data.versions";
@@ -243,7 +243,7 @@ TEST_P(PublicationTest, AReaderSeesWhatWasLaidAfterItHasAttached) {
   EXPECT_EQ(Numbers(reader.get()).size(), 20u);
 }
 
-// Its servers have freed it since, and have it anew: they know no number of before.
+// The servers have freed the region since, and have it anew: they know no number of the former one.
 TEST_P(PublicationTest, ANumberThatWasPublishedIsNotUsedAgain) {
   auto owner = Create();
   auto region = pool_->CreateRegion(Plain()).value();
@@ -254,7 +254,7 @@ TEST_P(PublicationTest, ANumberThatWasPublishedIsNotUsedAgain) {
   auto next = Attach(other_.get(), AttachMode::kTakeOver);
   ASSERT_TRUE(next->Forget(1, Soon()).ok());
   auto taken = other_->AttachRegion("data", AttachMode::kTakeOver).value();
-  // Also if it cannot look which there are.
+  // The number is not used again even if the owner cannot look up the versions.
   auto last = Attach(pool_.get(), AttachMode::kTakeOver);
   ASSERT_FALSE(next->DropUnrecorded(taken.get(), Soon()).ok());
   const auto sealed = taken->Snapshot(VersionKeep::kUntilDropped);

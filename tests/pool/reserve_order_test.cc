@@ -38,8 +38,8 @@ TEST(ReserveOrderTest, TheServerExecutesNoneThatComesLate) {
   EXPECT_EQ(control->RenewLease(lease, {}, soon())->reservation_bytes, first->reservation_bytes);
 }
 
-// The server says that the room is still reserved, and the return of it is still to come. The client would set that
-// room aside for a region, and a reserved write would fail for lack of it.
+// The server reports room as reserved, although its return may still be executed. The client would set that room aside
+// for a region, and a reserved write would fail for lack of it.
 TEST(ReserveOrderTest, RoomWhoseReturnHasNoAnswerIsNotCountedUntilItIsKnown) {
   LyingServer server;
   std::atomic<int64_t> reservation_bytes{0};
@@ -84,8 +84,8 @@ TEST(ReserveOrderTest, RoomWhoseReturnHasNoAnswerIsNotCountedUntilItIsKnown) {
     return renewals_after_loss >= 12;
   }));
   EXPECT_LT(most, 4 * int64_t{kMiB}) << "the return may still be executed";
-  // Once the server has answered a later reservation, it no longer executes the first, and the client owns what is
-  // reserved.
+  // Once the server has answered a later reservation, it no longer executes the first, and the client owns the reserved
+  // room.
   answers = true;
   EXPECT_TRUE(until([&] { return last_order > lost_order; }));
 }

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Answers when the test lets it go.
+// Answers when the test permits it.
 class HangingResolver {
  public:
   ~HangingResolver() {

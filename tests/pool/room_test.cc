@@ -52,7 +52,7 @@ TEST(RoomTest, WhatIsReservedIsThere) {
     }
     if (greedy_pool == other_pool.get()) {
       const std::string page = Pattern(4096, 3);
-      // The pages come in any order.
+      // The pages are written in a mixed order.
       for (uint64_t i = 0; i < 32 * kMiB / kPageBytes; ++i) {
         const uint64_t at = i * 4099 % (32 * kMiB / kPageBytes) * kPageBytes;
         const absl::Status status = mine->Write(at, Bytes(page));
@@ -123,7 +123,7 @@ TEST(RoomTest, ReservingAndGivingBackForEverKeepsNothing) {
   TestPool servers(1, 128 * kMiB);
   auto pool = servers.Open();
   auto region = pool->CreateRegion({.gc = true}).value();
-  ASSERT_TRUE(region->Reserve(0, kPageBytes).ok());  // stays, so that the region always has some reserved room
+  ASSERT_TRUE(region->Reserve(0, kPageBytes).ok());  // remains, so that the region always has some reserved room
   for (int i = 0; i < 20'000; ++i) {
     ASSERT_TRUE(region->Reserve(kMiB - kPageBytes, kPageBytes).ok()) << i;
     region->Unreserve(kPageBytes);
@@ -137,7 +137,7 @@ TEST(RoomTest, ReservingAndGivingBackForEverKeepsNothing) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// Swap rests on this: pages come and go for ever, and clients who take all free memory never get the region's room.
+// Swap depends on this: pages are stored and freed for ever, and a greedy client never gets the region's room.
 TEST(RoomTest, RoomThatATrimKeepsIsThereAgain) {
   constexpr uint64_t kBytes = 24 * kMiB;
   TestPool servers(2, 128 * kMiB);
@@ -151,7 +151,7 @@ TEST(RoomTest, RoomThatATrimKeepsIsThereAgain) {
   const auto take_all = [&] {
     for (; greedy->Write(greedy_end, Bytes(data)).ok(); greedy_end += kMiB) {
     }
-    greedy_end += kMiB;  // spans that failed stay on their server
+    greedy_end += kMiB;  // spans that failed remain on their server
   };
   std::mt19937_64 random(TestSeed());
   for (int round = 0; round < 20; ++round) {
@@ -174,7 +174,7 @@ TEST(RoomTest, RoomThatATrimKeepsIsThereAgain) {
       ASSERT_TRUE(mine->Trim(first * kPageBytes, pages * kPageBytes, {}, Region::TrimRoom::kKeep).ok());
     }
   }
-  // A trim that does not keep the room leaves it to any client, as soon as that client hears of it.
+  // A trim that does not keep the room leaves it to any client, as soon as that client learns of it.
   for (uint64_t at = 0; at < kBytes; at += kMiB) ASSERT_TRUE(mine->Write(at, Bytes(data)).ok());
   ASSERT_TRUE(mine->Trim(0, kBytes).ok());
   const int64_t deadline_ns = DeadlineAfterMs(20'000);
@@ -200,7 +200,7 @@ TEST(RoomTest, AFullServerIsPassedOverAlsoWhileThisClientFreesThings) {
     while (!done) pool->session(0)->NoteFreed();
   });
   auto region = pool->CreateRegion({.gc = true}).value();
-  // So many spans that some are placed on the full server.
+  // Enough spans that some are placed on the full server.
   for (uint64_t at = 0; at < 800 * kMiB; at += kMiB) {
     const absl::Status status = region->Write(at, Bytes(data.substr(0, kPageBytes)));
     EXPECT_TRUE(status.ok()) << at << ": " << status;

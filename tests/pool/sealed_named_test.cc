@@ -1,5 +1,5 @@
 // Regions that outlive their process and are sealed, over real sockets: their key files, their owners one after the
-// other, and what servers may say of them.
+// other, and the false reports of servers.
 
 #include <sys/stat.h>
 
@@ -54,7 +54,7 @@ class SealedNamedTest : public ::testing::TestWithParam<int> {
   static RegionOptions Named(Seal seal = Seal::kAuto) {
     return {.gc = false, .copies = copies(), .seal = seal, .name = kName, .size_bytes = 4 * kMiB};
   }
-  // A region with data that nobody owns any more.
+  // Makes a region with data and without an owner.
   void MakeLeft(const std::string& data) {
     auto pool = Open();
     auto region = pool->CreateRegion(Named());
@@ -70,7 +70,7 @@ class SealedNamedTest : public ::testing::TestWithParam<int> {
     PageStore& store = servers_.server(server).store();
     return store.Attach(nullptr, {store.FindByName(0, kName), 0}, 0, /*force=*/false).value().manifest;
   }
-  // A new owner, to the server, which gives this manifest from now on. No client has it so.
+  // Gives the server a new owner and this manifest. No client has written such a manifest.
   void Tamper(int server, const std::string& seal) {
     PageStore& store = servers_.server(server).store();
     const StoredKey key{store.FindByName(0, kName), 0};
@@ -161,7 +161,7 @@ TEST_P(SealedNamedTest, TheLastOfTenOwnersReadsWhatAllHaveWritten) {
   const auto back = Read(region.get(), 0, expected.size());
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(*back == expected);
-  // Nobody has sealed with a key, or under a number, that another one has had.
+  // No owner has sealed with the key or the number of another one.
   const std::vector<OwnerSalt> salts = SaltsAt(0);
   EXPECT_EQ(salts.size(), size_t{kOwners} + 1);
   EXPECT_EQ(SaltsAt(1), salts);
@@ -208,7 +208,7 @@ TEST_P(SealedNamedTest, SealedNeedsAKeyFileAndPlainMustBeAskedFor) {
     ASSERT_TRUE((*region)->Write(0, Bytes(Pattern(kPageBytes, 2))).ok());
   }
   without = nullptr;
-  // A server that plays it down would look like this.
+  // A server that conceals the seal would look like this.
   const absl::Status refused = AttachError(Open().get());
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("NRAM_SEAL=0"));
@@ -252,7 +252,7 @@ TEST_P(SealedNamedTest, AnOldManifestShowsNothingWrong) {
     auto region = pool->AttachRegion(kName, AttachMode::kOwner).value();
     ASSERT_TRUE(region->Write(0, Bytes(Pattern(kPageBytes, 7))).ok());
   }
-  // On one of two servers it does no harm.
+  // On one of two servers the manifest does no harm.
   ASSERT_NO_FATAL_FAILURE(Tamper(0, old));
   {
     auto pool = Open();
@@ -267,9 +267,9 @@ TEST_P(SealedNamedTest, AnOldManifestShowsNothingWrong) {
   ASSERT_TRUE(region.ok()) << region.status();
   const absl::Status status = Read(region->get(), 0, kPageBytes).status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  // Data that was sealed by an owner that it names can be had.
+  // Data that was sealed by an owner in the list can be read.
   EXPECT_TRUE(Read(region->get(), kPageBytes, kPageBytes).value() == Pattern(2 * kPageBytes, 6).substr(kPageBytes));
-  // Nobody seals with what another one has sealed with, even if servers forget it.
+  // No owner seals with another one's key, even if servers forget it.
   ASSERT_TRUE((*region)->Write(0, Bytes(Pattern(kPageBytes, 8))).ok());
   EXPECT_TRUE(Read(region->get(), 0, kPageBytes).value() == Pattern(kPageBytes, 8));
 }
@@ -303,7 +303,7 @@ TEST_P(SealedNamedTest, AManifestThatWasChangedOrIsAnothersIsRefused) {
   EXPECT_TRUE(Read(region->get(), 0, kPageBytes).value() == Pattern(kPageBytes, 9));
 }
 
-// Two clients that take it over at once may each reach one server. Both fail, and nobody must be locked out by that.
+// Two clients that take it over at once may each reach one server. Both fail, and no client must be locked out by that.
 TEST_P(SealedNamedTest, ListsOfOwnersThatWentApartComeTogether) {
   ASSERT_NO_FATAL_FAILURE(MakeLeft(Pattern(kPageBytes, 10)));
   const auto secret = SealSecret::Read(key_file_).value();
@@ -326,7 +326,7 @@ TEST_P(SealedNamedTest, AnOwnerThatDiesLeavesWhatItHasWritten) {
   auto dying = Open();
   auto lost = dying->CreateRegion(Named()).value();
   ASSERT_TRUE(lost->Write(0, Bytes(Pattern(kPageBytes, 12))).ok());
-  // It has not left it, and goes on.
+  // The owner has not left the region, and goes on.
   auto pool = Open();
   auto region = pool->AttachRegion(kName, AttachMode::kTakeOver);
   ASSERT_TRUE(region.ok()) << region.status();

@@ -1,4 +1,4 @@
-// Sealed regions over real sockets: what donors have of them, and what comes of their lies.
+// Sealed regions over real sockets: the donors' view of them, and the effect of donors' lies.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -79,7 +79,7 @@ TEST_F(SealedTest, DonorsHaveOnlyCiphertext) {
 TEST_F(SealedTest, OnByItselfWhereAServerIsElsewhere) {
   PoolOptions options = servers_.Options();
   EXPECT_FALSE(TestPool::Open(options)->seals());
-  options.servers.push_back({"192.0.2.1", 7070, ""});  // nobody's (RFC 5737)
+  options.servers.push_back({"192.0.2.1", 7070, ""});  // an unused address (RFC 5737)
   options.open_timeout_ms = 300;
   auto pool = TestPool::Open(options);
   EXPECT_TRUE(pool->seals());
@@ -102,7 +102,7 @@ TEST_F(SealedTest, TakesWholePagesAlone) {
   refused(region->Write(0, Bytes(data.substr(0, 512))));
   refused(region->Read(512, Into(&data)));
   refused(region->Trim(0, 512));
-  // Of a page of which some chunks are selected, all are written.
+  // Of a page with some selected chunks, all chunks are written.
   const ChunkMask some[] = {1, 0};
   data = std::string(2 * kPageBytes, 'y');
   ASSERT_TRUE(region->WriteChunks(0, Bytes(data), some).ok());
@@ -137,7 +137,7 @@ TEST_F(SealedTest, AChildHasNoKey) {
   ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
   const pid_t child = fork();
   if (child == 0) {
-    // Nothing of the pool may be used here; what the cipher says is enough.
+    // Nothing of the pool may be used here; the cipher's refusal is enough.
     PageCipher cipher;
     const SealKey& key = *region->map()->seal()->key();
     _exit(cipher.BeginSealing(key) || cipher.BeginOpening(key) ? 1 : 0);
@@ -148,7 +148,7 @@ TEST_F(SealedTest, AChildHasNoKey) {
   ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
 }
 
-// Data goes through relays that know every version of every page.
+// The relays on the path know every version of every page.
 class EvilTest : public SealedTest {
  protected:
   EvilTest() {
@@ -160,7 +160,7 @@ class EvilTest : public SealedTest {
     options_.io_timeout_ms = 30'000;
     options_.reroute_data_for_test = [this](size_t server, const Endpoint&) { return relays_[server]->endpoint(); };
   }
-  // Returns how often a read was refused.
+  // Returns the number of refused reads.
   int RunModels(Region* region, bool lies) {
     constexpr int kThreads = 4;
     std::atomic<int> losses{0};
@@ -196,7 +196,7 @@ TEST_F(EvilTest, AgreesWithAMapOverAFaultyNetwork) {
 TEST_F(EvilTest, NoLieOfTheOnlyDonorIsBelieved) {
   auto pool = TestPool::Open(options_);
   auto region = pool->CreateRegion(kSealed).value();
-  // A read that does not fit is repeated once, since a write might have been under way: both must be lies.
+  // A read that does not fit is repeated once, since a write might have been under way: both answers must be lies.
   for (auto& relay : relays_) relay->SetPlan({.lie = 0.5});
   EXPECT_GT(RunModels(region.get(), /*lies=*/true), 0);
   EXPECT_GT(relays_[0]->lies() + relays_[1]->lies(), 20u);
@@ -218,7 +218,7 @@ TEST_F(EvilTest, TheOtherCopyIsRightHoweverOneLies) {
   EXPECT_GT(relays_[0]->lies(), 20u);
 }
 
-// The write was executed, and nobody has heard of it; then the page was read as the hole that it was.
+// The write was executed without an answer; then the page was read as the hole that it was before.
 TEST_F(EvilTest, AWriteWithoutAnAnswerIsFoundAfterItsPageWasRead) {
   auto pool = TestPool::Open(options_);
   for (const int copies : {1, 2}) {
@@ -242,8 +242,8 @@ TEST_F(EvilTest, AWriteWithoutAnAnswerIsFoundAfterItsPageWasRead) {
   }
 }
 
-// The contents that a region's pages may have, when servers lie also about what they have done. A page is its tag, all
-// over.
+// The contents that a region's pages may have when servers also lie about their changes. A page holds its tag in every
+// word.
 class MayBeModel {
  public:
   static constexpr uint64_t kPages = 96;  // two messages, of one span
@@ -302,7 +302,7 @@ TEST_F(EvilTest, LiesAboutWhatWasDoneAreNoOtherBytesEither) {
     const RegionOptions how{.gc = true, .copies = copies, .seal = Seal::kYes};
     auto region = pool->CreateRegion(how).value();
     for (int i = 0; i < 1'500 && !HasFailure(); ++i) {
-      // The quiet between lies lets doubts come out.
+      // The pause between lies lets doubts be resolved.
       const bool lies = i / 50 % 2 == 0;
       for (auto& relay : relays_) {
         relay->SetPlan({.cut = lies ? 0.01 : 0, .lie = lies ? 0.02 : 0, .lie_of_changes = lies ? 0.3 : 0});

@@ -1,5 +1,5 @@
 // Requests whose fate the client never learns, behind a network that stops. Their effects must not show later, and the
-// room that was taken for them must not be lost.
+// room that they took must not be lost.
 
 #include <poll.h>
 
@@ -133,7 +133,7 @@ TEST_F(UnansweredTest, TheLeaseIsKeptWhileOnlyTheControlPlaneCanBeReached) {
   EXPECT_EQ(ReadPage(region.get(), 0), "A");
 }
 
-// The lease cannot be renewed. When it has ended, the server is away, whatever the data connections say.
+// The lease cannot be renewed. When it has ended, the server is away, even if data connections still work.
 TEST_F(UnansweredTest, AServerWithoutAControlPlaneIsNotWaitedForForEver) {
   TestPool servers(2);
   PoolOptions options = servers.Options();
@@ -222,13 +222,14 @@ TEST_F(UnansweredTest, RoomTakenForThemComesBackBesideARegionThatKeepsSome) {
   ASSERT_TRUE(keeps->Write(0, Bytes(Of('C', 256))).ok());
 }
 
-// Room that a trim without an answer has kept is the region's, not the client's and then any other client's.
+// Room that a trim without an answer has kept is the region's. It must not pass to the client and then to other
+// clients.
 TEST_F(UnansweredTest, RoomThatSuchTrimsKeepIsThereAgain) {
   constexpr uint64_t kPages = 4096;
   servers_ = std::make_unique<TestPool>(1, 128 * kMiB);
   relay_ = std::make_unique<FaultyRelay>(Endpoint{"127.0.0.1", server().data_port(), ""}, TestSeed());
   PoolOptions options = servers_->Options();
-  options.reserve_step_bytes = 64 * kKiB;  // room beyond that goes back soon
+  options.reserve_step_bytes = 64 * kKiB;  // room beyond that is given back soon
   auto others = TestPool::Open(options);
   options.reroute_data_for_test = [this](size_t, const Endpoint&) { return relay_->endpoint(); };
   pool_ = TestPool::Open(options);
@@ -257,7 +258,7 @@ TEST_F(UnansweredTest, RoomThatSuchTrimsKeepIsThereAgain) {
         ASSERT_TRUE(mine->Trim(0, kPageBytes, {}, Region::TrimRoom::kKeep).ok());
       }
     }
-    // A renewal and a return of room may take so long.
+    // A renewal and a return of room may take this time.
     const int64_t until_ns = DeadlineAfterMs(1'500);
     while (MonotonicNs() < until_ns) {
       const bool fits = greedy->Write(greedy_end, Bytes(Of('G', 64))).ok();
@@ -267,7 +268,7 @@ TEST_F(UnansweredTest, RoomThatSuchTrimsKeepIsThereAgain) {
   EXPECT_GT(relay_->faults(), 0);
 }
 
-// A region's reserved room is gone with the server's former incarnation, or with the lease.
+// A region's reserved room ends with the server's former incarnation, or with the lease.
 TEST_F(UnansweredTest, RoomKeptInAFormerLifeIsNotAskedForAgain) {
   for (const bool restarts : {true, false}) {
     TestPool servers(1, 128 * kMiB);
@@ -275,7 +276,7 @@ TEST_F(UnansweredTest, RoomKeptInAFormerLifeIsNotAskedForAgain) {
     options.lease_ttl_ms = 1'500;
     auto pool = TestPool::Open(options);
     auto keeps = pool->CreateRegion({.gc = true}).value();
-    // With so short a lease a control call has 0.4 s, which may not suffice on a busy machine.
+    // With such a short lease a control call has 0.4 s, which may not suffice on a busy machine.
     absl::Status reserved;
     ASSERT_TRUE(Eventually([&] { return (reserved = keeps->Reserve(0, 64 * kMiB)).ok(); })) << reserved;
     ASSERT_TRUE(keeps->Write(0, Bytes(Of('A'))).ok());
@@ -299,7 +300,7 @@ TEST_F(UnansweredTest, RoomKeptInAFormerLifeIsNotAskedForAgain) {
       ASSERT_LE(servers.server(0).arena().usage().reserved_bytes, 3 * step) << restarts;
       poll(nullptr, 0, 20);
     }
-    // Room that is gone is not given back to the region later either.
+    // Room that has ended is not given back to the region later either.
     keeps.reset();
     ASSERT_TRUE(other->Write(kMiB, Bytes(Of('B', 256))).ok()) << restarts;
     EXPECT_LE(pool->session(0)->room()->free_bytes(), static_cast<int64_t>(3 * step)) << restarts;

@@ -1,4 +1,4 @@
-// Holds of versions whose answers are lost: the server has what it was told, and the client does not know.
+// Holds of versions whose answers are lost: the server has executed the request, and the client does not know.
 
 #include "client/pool/version_holds.h"
 
@@ -55,7 +55,7 @@ class VersionHoldsTest : public ::testing::Test {
     MutexLock lock(&mu_);
     return held_;
   }
-  // How often the server was asked since the last call.
+  // The number of requests to the server since the last call.
   int TakeAsked() {
     MutexLock lock(&mu_);
     return std::exchange(asked_, 0);
@@ -116,7 +116,7 @@ TEST_F(VersionHoldsTest, WhatIsHeldAgainIsNotReleased) {
   auto first = Hold(1);
   SetFate(Fate::kReleaseLost);
   first.reset();
-  const auto again = Hold(1);  // a release that is owed is lost once more, then the hold is answered
+  const auto again = Hold(1);  // an owed release is lost once more, then the hold is answered
   EXPECT_EQ(TakeAsked(), 4);
   auto other = Hold(2);
   other.reset();
@@ -124,7 +124,7 @@ TEST_F(VersionHoldsTest, WhatIsHeldAgainIsNotReleased) {
   EXPECT_EQ(Held(), (std::set<uint32_t>{1}));
 }
 
-// Else whoever takes a hold waits for each of them.
+// Otherwise each new hold waits for all of them.
 TEST_F(VersionHoldsTest, OneUnansweredReleaseEndsTheTurn) {
   constexpr uint32_t kHolds = 20;
   std::vector<std::optional<VersionHolds::Hold>> holds;

@@ -42,11 +42,11 @@ struct Kind {
 
 class VersionsModelTest : public ::testing::TestWithParam<Kind> {
  protected:
-  // As it should be.
+  // A version and its expected contents.
   struct Version {
     VersionPlace place;
     std::string model;
-    bool ends = false;  // was dropped, and goes with its last handle
+    bool ends = false;  // was dropped, and ends with its last handle
   };
   struct Observer {
     VersionNumber number{};
@@ -78,7 +78,7 @@ class VersionsModelTest : public ::testing::TestWithParam<Kind> {
   }
 
   uint64_t Random(uint64_t below) { return random_() % below; }
-  // Pages.
+  // A random run of pages: first and count.
   std::pair<uint64_t, uint64_t> Run() {
     const uint64_t first = Random(kPages);
     return {first, 1 + Random(std::min<uint64_t>(kPages - first, Random(8) == 0 ? 300 : 6))};
@@ -98,7 +98,7 @@ class VersionsModelTest : public ::testing::TestWithParam<Kind> {
 
   void Write() {
     const auto [first, pages] = Run();
-    // Zeros too, and what is there already.
+    // Zeros too, and the present contents.
     std::string data = Pattern(pages * kPageBytes, random_());
     if (Random(6) == 0) data.assign(data.size(), '\0');
     if (Random(6) == 0) data = head_.substr(first * kPageBytes, data.size());
@@ -119,7 +119,7 @@ class VersionsModelTest : public ::testing::TestWithParam<Kind> {
     const auto sealed = region_->Snapshot(Random(2) == 0 ? VersionKeep::kWithOwner : VersionKeep::kUntilDropped);
     // Over such a network all servers may miss the seal.
     if (GetParam().faults && absl::IsUnavailable(sealed.status())) return;
-    // Nobody has written yet.
+    // No page is written yet.
     if (absl::IsFailedPrecondition(sealed.status()) && head_.find_first_not_of('\0') == std::string::npos) return;
     ASSERT_TRUE(sealed.ok()) << sealed.status();
     ASSERT_TRUE(versions_.empty() || sealed->number > versions_.rbegin()->first);
@@ -137,14 +137,14 @@ class VersionsModelTest : public ::testing::TestWithParam<Kind> {
     bool is_held = false;
     for (const Observer& observer : observers_) is_held = is_held || observer.number == number;
     if (dropped->unanswered > 0) return Forget(number);
-    // A hold whose end had no answer stays until its pool comes to that server again.
+    // A hold whose release had no answer remains until its pool reaches that server again.
     if (GetParam().faults && !is_held && dropped->held > 0) return Forget(number);
     ASSERT_EQ(dropped->held > 0, is_held) << "version " << Raw(number);
     if (!is_held) return Forget(number);
     it->second.ends = true;
   }
 
-  // Of a version that was dropped: with its last handle it goes.
+  // A dropped version ends with its last handle.
   void ForgetIfLast(VersionNumber number) {
     const auto it = versions_.find(number);
     if (it == versions_.end() || !it->second.ends) return;
@@ -154,7 +154,7 @@ class VersionsModelTest : public ::testing::TestWithParam<Kind> {
     versions_.erase(it);
   }
 
-  // It may be there or not.
+  // The version may be there or not.
   void Forget(VersionNumber number) {
     std::erase_if(observers_, [&](const Observer& observer) { return observer.number == number; });
     versions_.erase(number);
@@ -193,7 +193,7 @@ class VersionsModelTest : public ::testing::TestWithParam<Kind> {
         << "version " << Raw(observer.number) << " at page " << first;
   }
 
-  // The changes between two versions are all that there are.
+  // The reported changes between two versions are complete.
   void Compare() {
     if (observers_.size() < 2) return;
     const Observer& from = observers_[Random(observers_.size())];

@@ -1,4 +1,4 @@
-// Versions of regions on real servers: what they have, for how long, and what writers have of it.
+// Versions of regions on real servers: their contents, their lives, and their effect on writers.
 
 #include <algorithm>
 #include <atomic>
@@ -105,7 +105,7 @@ TEST_P(VersionsTest, AHoldLastsAsLongAsTheLastHandle) {
   EXPECT_EQ(holds(), place.incarnations.size());
   two->reset();
   EXPECT_EQ(holds(), 0u);
-  // Whoever dies holds nothing.
+  // A dead observer holds nothing.
   auto again = observer_->pool()->OpenVersion(place);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(holds(), place.incarnations.size());
@@ -114,7 +114,7 @@ TEST_P(VersionsTest, AHoldLastsAsLongAsTheLastHandle) {
   EXPECT_EQ(holds(), 0u);
 }
 
-// A seal does not keep them waiting for as long as that takes.
+// A seal behind a slow change does not make the others wait for that change.
 TEST_P(VersionsTest, OneSlowChangeDoesNotStopOthersBehindASeal) {
   if (copies() > 1) GTEST_SKIP() << "it would not be slow";
   ASSERT_NO_FATAL_FAILURE(Fill());
@@ -154,7 +154,7 @@ TEST_P(VersionsTest, ChangesAreTheseAndNoMore) {
   Write((kSpans - 1) * kMiB + 5 * kPageBytes, Pattern(kPageBytes, 8));
   const VersionPlace second = Snapshot();
   const std::string after = model_;
-  ASSERT_NO_FATAL_FAILURE(Fill(4));  // it does not matter what comes later
+  ASSERT_NO_FATAL_FAILURE(Fill(4));  // later writes do not matter
   observer_ = NewClient();
   auto from = observer_->pool()->OpenVersion(first);
   auto to = observer_->pool()->OpenVersion(second);
@@ -165,7 +165,7 @@ TEST_P(VersionsTest, ChangesAreTheseAndNoMore) {
       changed[span * kPagesPerSpan + i] = (pages[i / 64] >> i % 64 & 1) != 0;
     }
   };
-  // All of the last span: where it came, nothing may have been before, and so no version.
+  // All pages of the last span may be reported: before its first write it had no version.
   const auto check = [&](uint64_t most) {
     uint64_t count = 0;
     for (uint64_t page = 0; page < changed.size(); ++page) {
@@ -180,7 +180,7 @@ TEST_P(VersionsTest, ChangesAreTheseAndNoMore) {
   check(6);
   EXPECT_TRUE(absl::IsInvalidArgument(observer_->pool()->VisitChanges(**to, **from, visit)));
   EXPECT_TRUE(absl::IsInvalidArgument(observer_->pool()->VisitChanges(*region(), **to, visit)));
-  // Where no server has both, whole spans.
+  // Without a server that has both versions, whole spans are reported.
   from->reset();
   ASSERT_TRUE(region()->DropVersions(first.number, first.number, true).ok());
   const VersionPlace third = Snapshot();
@@ -193,7 +193,7 @@ TEST_P(VersionsTest, ChangesAreTheseAndNoMore) {
   EXPECT_EQ(std::count(changed.begin(), changed.end(), true), static_cast<long>(changed.size()));
 }
 
-// Two threads write counters, one page after the other: a version has no later one without the earlier.
+// Two threads write counters, one page after the other: a version that has a later one has the earlier one, too.
 TEST_P(VersionsTest, WritersGoOnAndEachVersionIsOneState) {
   constexpr uint64_t kPages = 16;
   ASSERT_NO_FATAL_FAILURE(Fill());
@@ -205,7 +205,7 @@ TEST_P(VersionsTest, WritersGoOnAndEachVersionIsOneState) {
       std::string page(kPageBytes, '\0');
       for (uint64_t i = 1; !stop; ++i) {
         memcpy(page.data(), &i, sizeof i);
-        // Over all spans, so over all servers.
+        // In all spans, so at all servers.
         const uint64_t at = i % kPages;
         const absl::Status status = region()->Write((at % kSpans) * kMiB + (2 * at + t) * kPageBytes, Bytes(page));
         ASSERT_TRUE(status.ok()) << status;

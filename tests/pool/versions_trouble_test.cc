@@ -1,4 +1,4 @@
-// Versions of regions on real servers, while servers, owners and copies come and go.
+// Versions of regions on real servers, while servers, owners and copies change.
 
 #include <algorithm>
 #include <memory>
@@ -24,7 +24,7 @@ using ::testing::Not;
 
 INSTANTIATE_TEST_SUITE_P(Kinds, VersionsTest, kKinds, KindName);
 
-// It executes the seal when it is let go: what it has as that version is of later.
+// The server executes the seal late, so its version of that number has later data.
 TEST_P(VersionsTest, AServerThatMissesTheSealIsNoMemberWhateverItDoesLater) {
   if (copies() == 1) GTEST_SKIP() << "its spans have no other copy";
   ASSERT_NO_FATAL_FAILURE(Fill());
@@ -39,7 +39,7 @@ TEST_P(VersionsTest, AServerThatMissesTheSealIsNoMemberWhateverItDoesLater) {
   owner_->Hold(0, false);
   ASSERT_NO_FATAL_FAILURE(CheckVersion(place, before));
   ASSERT_NO_FATAL_FAILURE(AwaitLife(owner_.get(), 0));
-  // It drops it as soon as it can be told so.
+  // It drops that version as soon as it gets the order.
   ASSERT_TRUE(Await([&] {
     const auto next = region()->Snapshot(VersionKeep::kWithOwner);
     if (next.ok()) (void)region()->DropVersions(next->number, next->number, true);
@@ -67,7 +67,7 @@ TEST_P(VersionsTest, AVersionOutlivesAsManyServersAsItsCopiesAllow) {
   }
   const absl::Status status = OpenError(place);
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  // Spans that are left are right, and those that are not are no zeros.
+  // The remaining spans are right, and the lost ones are not zeros.
   int lost = 0;
   for (uint64_t span = 0; span + 1 < kSpans; ++span) {
     const auto back = Read(early->get(), span * kMiB, kMiB);
@@ -78,7 +78,7 @@ TEST_P(VersionsTest, AVersionOutlivesAsManyServersAsItsCopiesAllow) {
   EXPECT_GT(lost, 0);
 }
 
-// It would take versions along that are sealed later.
+// Otherwise it would also drop versions that are sealed later.
 TEST_P(VersionsTest, ADropThatIsOwedIsOfVersionsOfBefore) {
   ASSERT_NO_FATAL_FAILURE(Fill());
   const VersionPlace place = Snapshot();
@@ -92,7 +92,7 @@ TEST_P(VersionsTest, ADropThatIsOwedIsOfVersionsOfBefore) {
   EXPECT_EQ(debts[0].last, place.number);
 }
 
-// The next owner does not know of the number, and the server does.
+// The next owner does not know the number, and the server does.
 TEST_P(VersionsTest, TheNextOwnerPassesNumbersThatWereDropped) {
   ASSERT_NO_FATAL_FAILURE(Fill());
   const VersionPlace first = Snapshot();
@@ -108,7 +108,7 @@ TEST_P(VersionsTest, TheNextOwnerPassesNumbersThatWereDropped) {
   taken->reset();
 }
 
-// It would use up all numbers.
+// Otherwise it would use up all numbers.
 TEST_P(VersionsTest, AServerThatSaysThatAllNumbersAreOldIsNoMember) {
   if (copies() == 1) GTEST_SKIP() << "it has the only copy of something";
   ASSERT_NO_FATAL_FAILURE(Fill());
@@ -128,14 +128,14 @@ TEST_P(VersionsTest, AMemberThatDoesNotAnswerIsWaitedFor) {
   ASSERT_NO_FATAL_FAILURE(Fill());
   const VersionPlace place = Snapshot();
   observer_ = NewClient();
-  // With one copy, not every server may have something.
+  // With one copy, a server may have no part of the region.
   size_t member = 0;
   while (!absl::c_linear_search(place.incarnations, servers_.server(member).incarnation())) ++member;
   servers_.StopServer(member);
   absl::Status status;
   ASSERT_TRUE(Await([&] { return absl::IsUnavailable(status = OpenError(place)); })) << status;
   EXPECT_THAT(status.ToString(), HasSubstr("does not answer"));
-  // The holds at other servers have been let go.
+  // The holds at other servers have been released.
   for (size_t other = 0; other < 3; ++other) {
     if (other == member) continue;
     EXPECT_EQ(HoldsAt(other), 0u);
@@ -176,7 +176,7 @@ TEST_P(VersionsTest, TheNextOwnerCountsOnAndFindsWhatWasSealed) {
   EXPECT_THAT(status.ToString(), HasSubstr("another client"));
   EXPECT_FALSE(former->region()->DropVersions(first.number, second.number, true).ok());
   ASSERT_NO_FATAL_FAILURE(CheckVersion(second, model_));
-  // The highest numbers were dropped: the servers know better than the next owner.
+  // The highest numbers were dropped: the servers know them, and the next owner does not.
   for (int i = 0; i < 5; ++i) (void)Snapshot();
   ASSERT_TRUE(region()->DropVersions(VersionNumber{1}, kVersionNumberMax, true).ok());
   former = std::move(owner_);
@@ -202,7 +202,7 @@ TEST_P(VersionsTest, CopiesMoveAndComeMeanwhile) {
   uint64_t seed = 100;
   ASSERT_NO_FATAL_FAILURE(change_and_seal(++seed));
   if (copies() > 1) {
-    // A server begins again, and gets copies of all. Nothing of what it had of versions comes back.
+    // A server starts again, and gets copies of all spans. Its former versions are lost.
     Restart(2);
     const auto is_whole = [&] {
       const CopiesReport report = owner_->pool()->copies();
@@ -212,7 +212,7 @@ TEST_P(VersionsTest, CopiesMoveAndComeMeanwhile) {
     for (int i = 0; i < 40 && !is_whole(); ++i) ASSERT_NO_FATAL_FAILURE(change_and_seal(++seed));
     ASSERT_TRUE(Await(is_whole));
   } else {
-    // One leaves, with what others cannot have of older versions.
+    // One server is drained. It has parts of older versions that no other server can get.
     auto control = ControlClient::Create(servers_.Options().servers[2]);
     ASSERT_TRUE(control->Drain(true, /*leaving=*/true, DeadlineAfterMs(kPatienceMs)).ok());
     const auto has_left = [&] {
@@ -228,10 +228,10 @@ TEST_P(VersionsTest, CopiesMoveAndComeMeanwhile) {
   }
   ASSERT_NO_FATAL_FAILURE(change_and_seal(++seed));
   ASSERT_NO_FATAL_FAILURE(CheckVersion(sealed.back().first, sealed.back().second));
-  // Where it was one, server 2 has left.
+  // With one copy, server 2 has left.
   ASSERT_TRUE(copies() > 1 || Await([&] { return StoredAt(2).empty(); })) << "the region there is not freed";
   for (const auto& [place, model] : sealed) {
-    // A server that leaves takes its part along.
+    // The drained server's parts of versions are lost.
     if (copies() == 1 && absl::IsDataLoss(OpenError(place))) continue;
     ASSERT_NO_FATAL_FAILURE(CheckVersion(place, model));
   }

@@ -61,9 +61,9 @@ class CopyTest : public ::testing::TestWithParam<const char*> {
   std::string At(const std::string& name) const {
     return (tmpfs_ != nullptr ? tmpfs_->path() : mount_->path()) + "/" + name;
   }
-  // The tests of a full pool: not on a tmpfs, and not once more where only the kernel's cache differs.
+  // The tests of a full pool: not on a tmpfs, and not a second time where only the kernel's cache differs.
   bool FillsPools() const { return tmpfs_ == nullptr && std::string(GetParam()) != "NramWithoutWriteback"; }
-  // As many calls as it takes; the bytes, or -errno.
+  // As many calls as are needed; the bytes, or -errno.
   static int64_t Copy(const UniqueFd& from, off_t from_at, const UniqueFd& to, off_t to_at, size_t length) {
     int64_t sum = 0;
     while (static_cast<size_t>(sum) < length) {
@@ -176,7 +176,7 @@ TEST_P(CopyTest, CpAsItIs) {
     EXPECT_EQ(system(("cp --reflink=" + how + " " + At("from") + " " + At(how)).c_str()), 0);
     EXPECT_TRUE(ReadAll(Open(At(how), O_RDONLY)) == ReadAll(from)) << how;
   }
-  // Neither of them has what this asks for, and both say so.
+  // Neither filesystem supports this, and both report that.
   EXPECT_NE(system(("cp --reflink=always " + At("from") + " " + At("always") + " 2>/dev/null").c_str()), 0);
   const UniqueFd to = Open(At("ficlone"));
   EXPECT_EQ(ioctl(to.get(), FICLONE, from.get()), -1);

@@ -86,7 +86,7 @@ class Exerciser {
     for (int side = 0; side < 2; ++side) {
       const int64_t began_ns = MonotonicNs();
       outcomes[side] = act(side);
-      // The time is not checked: the line is a hint where a wait that ends by its deadline may hide.
+      // The time is not checked. The line hints at a hidden wait that ends by its deadline.
       if (const int64_t took_ms = (MonotonicNs() - began_ns) / kNsPerMs; took_ms > 1'000) {
         std::cerr << what << " took " << took_ms << " ms on " << root_[side] << std::endl;
       }
@@ -250,7 +250,7 @@ class Exerciser {
     });
   }
 
-  // O_DIRECT by a second descriptor, beside what the page cache has.
+  // O_DIRECT by a second descriptor, beside the page cache's data.
   void Direct(const OpenFile& file) {
     if ((file.flags & O_ACCMODE) != O_RDWR) return;
     const uint64_t offset = Random(64) * 4096;
@@ -273,7 +273,7 @@ class Exerciser {
     });
   }
 
-  // The filesystem chooses where holes are. But what it calls a hole must read as zeros, and the seeks must end.
+  // The filesystem chooses where holes are. But its holes must read as zeros, and the seeks must end.
   void Seek(const OpenFile& file) {
     if ((file.flags & O_ACCMODE) == O_WRONLY || (file.flags & O_DIRECTORY) != 0) return;
     struct stat attr;

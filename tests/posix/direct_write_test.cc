@@ -1,5 +1,5 @@
 // Many asynchronous writes past the page cache, beside readers and a writer through it: nothing hangs, and in the end
-// everybody reads the last write. A mount whose daemon has few threads lets the kernel have few asynchronous requests
+// all readers get the last write. A mount whose daemon has few threads lets the kernel have few asynchronous requests
 // at once: there these are most likely to wait for each other.
 
 #include <errno.h>
@@ -42,10 +42,10 @@ void Abort(const std::string& path) {
   std::ofstream(absl::StrCat("/sys/fs/fuse/connections/", minor(attr.st_dev), "/abort")) << "1";
 }
 
-// Writes random blocks of a file, but the first, kDepth at once and past the page cache. One thread uses it.
+// Writes random blocks of a file, except the first one, kDepth at once and past the page cache. One thread uses it.
 class AsyncWriter {
  public:
-  // Writes to `direct`, and to `expected` what the file should be. Both must outlive it.
+  // Writes to `direct`, and keeps the expected contents of the file in `expected`. Both must outlive it.
   AsyncWriter(int direct, std::string* expected)
       : direct_(direct), expected_(expected), memory_((kDepth + 1) * kBlockBytes), slots_(kDepth) {
     aligned_ = memory_.data() + (kPageBytes - reinterpret_cast<uintptr_t>(memory_.data()) % kPageBytes);
@@ -159,7 +159,7 @@ class DirectWriteTest : public ::testing::TestWithParam<int> {
   void ExpectTheLastWrites() {
     std::string got(kFileBytes, '?');
     const int64_t deadline_ns = DeadlineAfterMs(20'000);
-    // Ranges that are dropped without a waiter are gone by now, or in a moment.
+    // Ranges that are dropped without a waiter are dropped by now, or soon will be.
     do {
       const UniqueFd fd = Open(O_RDONLY);
       ASSERT_EQ(pread(fd.get(), got.data(), got.size(), 0), static_cast<ssize_t>(kFileBytes));
@@ -170,7 +170,7 @@ class DirectWriteTest : public ::testing::TestWithParam<int> {
   PoolForTest pool_;
   NramMount mount_;
   const std::string path_ = mount_.path() + "/f";
-  std::string expected_ = std::string(kFileBytes, 'a');  // what the file should be in the end
+  std::string expected_ = std::string(kFileBytes, 'a');  // the file's contents in the end
   std::atomic<bool> stop_{false};
   std::vector<std::thread> others_;
 };

@@ -57,7 +57,7 @@ TEST(KernelTest, SmallReadsBesideUnalignedWritesAreRight) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Runs `what` as another user, who may run programs under /tmp; returns its exit status.
+// Runs `what` as another user with programs under /tmp; returns its exit status.
 template <typename What>
 int AsSomebodyElse(const What& what) {
   const pid_t child = fork();
@@ -84,7 +84,7 @@ TEST_P(SetIdTest, AProgramThatSomebodyElseHasWrittenToRunsAsWhoRunsIt) {
   const std::string program = mount.path() + "/test";
   ASSERT_EQ(system(absl::StrCat("cp /usr/bin/test ", program).c_str()), 0);
   ASSERT_EQ(chmod(program.c_str(), 04777), 0);
-  // The program asks: may I write to a file of root's that nobody else may write to?
+  // The program asks: may I write to root's file, which other users may not write to?
   const std::string secret = mount.path() + "/roots";
   ASSERT_TRUE(UniqueFd(open(secret.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600)).valid());
   const auto run = [&] { execl(program.c_str(), program.c_str(), "-w", secret.c_str(), nullptr); };

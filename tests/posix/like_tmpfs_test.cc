@@ -255,7 +255,7 @@ TEST_P(LikeTmpfsTest, HandlesOfDeletedFilesAreStale) {
     for (Handle& handle : handles) EXPECT_EQ(open_handle(&handle), ESTALE);
     DropInodes();
     for (Handle& handle : handles) EXPECT_EQ(open_handle(&handle), ESTALE);
-    // New files take their places, known to the kernel or not.
+    // New files take their places, whether or not the kernel knows them.
     std::vector<Handle> others;
     for (int i = 0; i < 100; ++i) {
       ASSERT_TRUE(Open(At(NameOf(i))).valid());
@@ -270,8 +270,8 @@ TEST_P(LikeTmpfsTest, HandlesOfDeletedFilesAreStale) {
   }
 }
 
-// While a write past the page cache is under way, others read the same pages. When it has ended, reads return what it
-// wrote. Linux drops the cached pages of the range before such a write, and behind a write that a thread waits for.
+// While a write past the page cache is under way, others read the same pages. When it has ended, reads return the new
+// data. Linux drops the cached pages of the range before such a write, and after a write that a thread waits for.
 TEST_P(LikeTmpfsTest, AsynchronousDirectWritesAreSeen) {
   constexpr int kPages = 8;
   const std::string path = At("f");

@@ -1,5 +1,5 @@
 // Directories that change while they are read, on a tmpfs and on a mount: a listing ends, and on a mount it has all
-// entries that stay.
+// entries that remain.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,8 +33,8 @@ struct Dirent64 {
   char name[1];
 };
 
-// Reads `directory` through a small buffer and calls `between` after each read. Returns the names in the order in which
-// they came, or nothing if the listing does not end after `entries_max`.
+// Reads `directory` through a small buffer and calls `between` after each read. Returns the names in the order of their
+// arrival, or nothing if the listing does not end after `entries_max`.
 std::optional<std::vector<std::string>> ListBetween(const std::string& directory, size_t entries_max,
                                                     const std::function<void(const std::string& last)>& between) {
   const UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -103,9 +103,9 @@ TEST_P(ListingTest, EndsWhenWhatItFindsIsMadeAnew) {
   EXPECT_TRUE(names.has_value()) << "it does not end";
 }
 
-// At random, names come, go, change, move out and in, and replace each other. The listing ends everywhere. On a mount,
-// it has an untouched entry once (tmpfs of Linux 6.18 gives some twice), and so an entry whose name changes, and a name
-// that gets another file.
+// At random, names are added, removed and changed, move out and in, and replace each other. The listing ends
+// everywhere. On a mount, it has an untouched entry once (tmpfs of Linux 6.18 gives some twice). So it has an entry
+// whose name changes, and a name that gets another file.
 TEST_P(ListingTest, SeesWhatStaysOnce) {
   std::mt19937_64 random(TestSeed());
   const auto pick = [&](uint64_t below) { return static_cast<int>(random() % below); };

@@ -28,8 +28,8 @@ UniqueFd Open(const std::string& path, int flags = O_RDWR | O_CREAT | O_CLOEXEC,
   return UniqueFd(open(path.c_str(), flags, mode));
 }
 
-// Writes `bytes` of a pattern and closes the file. Returns 0, or the errno of whichever of write, fsync and close
-// failed first.
+// Writes `bytes` of a pattern and closes the file. Returns 0, or the errno of the first failure of write, fsync and
+// close.
 int WriteFile(const std::string& path, uint64_t bytes, char pattern, bool sync = true) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return errno;
@@ -89,7 +89,7 @@ Held AskHeld(const PoolForTest& pool) {
   }
   return held;
 }
-// Waits until they hold at most so many.
+// Waits until they hold at most this number of pages and regions.
 bool AwaitHeld(const PoolForTest& pool, uint64_t pages, uint64_t regions) {
   return PollUntil(DeadlineAfterMs(20'000), 20, [&] {
     const Held held = AskHeld(pool);
@@ -236,7 +236,7 @@ TEST(MountTest, ADaemonThatIsKilledLeavesNothingThatHangs) {
     if (gc) {
       EXPECT_TRUE(AwaitHeld(pool, 0, 0)) << "its lease has ended";
     } else {
-      // The region stays, as an orphan that a client may look at and destroy.
+      // The region remains, as an orphan that a client may look at and destroy.
       const auto control = ControlClient::Create(ParsePoolSpec("@" + pool.spec()).value()[0]);
       size_t orphans = 0;
       PollUntil(DeadlineAfterMs(20'000), 20, [&] {

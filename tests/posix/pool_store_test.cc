@@ -1,4 +1,4 @@
-// The store on the pool: what it says of its room, and of the hosts that copies need.
+// The store on the pool: the reports of its room, and of the hosts that copies need.
 
 #include "fsd/pool_store.h"
 
@@ -16,7 +16,7 @@ TEST(PoolStoreTest, CapacityCountsAPageOnceHoweverManyCopiesItHas) {
   ASSERT_NE(pool, nullptr);
   const StoreCapacity one = NewPoolStore(pool.get(), {})->Capacity();
   const StoreCapacity two = NewPoolStore(pool.get(), {.copies = 2})->Capacity();
-  // Servers may report between the two.
+  // Servers may report between the two calls.
   EXPECT_NEAR(static_cast<double>(two.total_bytes), static_cast<double>(one.total_bytes) / 2, kMiB);
   EXPECT_NEAR(static_cast<double>(two.free_bytes), static_cast<double>(one.free_bytes) / 2, kMiB);
 }

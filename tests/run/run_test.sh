@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# nram run: programs verify their own memory, which is a multiple of the budget; and the ends that there are.
+# nram run: programs verify their own memory, which is a multiple of the budget; and all kinds of ends.
 set -euo pipefail
 
 nram=$(readlink -f "$1")
@@ -29,11 +29,11 @@ expect 125 "start a local one with \`nram up\`" "$nram" run -- "$workout" exit 0
 "$nram" up --servers=2 --donate=512M > /dev/null
 
 run() { timeout -k 10 100 "$nram" run --budget=24M "$@"; }
-# stats PROGRAM ARGUMENT...: what it says is in out, and what the command says of it in stats.
+# stats PROGRAM ARGUMENT...: the program's output is in out, and the command's figures are in stats.
 stats() {
   run --json -- "$@" 2> "$directory/stats" > "$directory/out" || fail "$*: exit $?: $(tail "$directory"/{out,stats})"
 }
-# It may say other things, too.
+# The command may print other lines, too.
 expect_stats() { grep '^{' "$directory/stats" | jq -e "$1" > /dev/null || fail "$2: $(cat "$directory/stats")"; }
 
 # The program's own end.
@@ -61,11 +61,11 @@ for exercise in calls brk vfork fork "exec"; do verify "$static" "$exercise" 24;
 verify "$static" exits 300
 verify "$static" bss
 expect 125 "keeps pages during eviction" "$nram" run --budget=24M -- "$workout" touchall 32
-verify "$workout" refused 32  # it begins with what fits; the static one has its bss
+verify "$workout" refused 32  # at first it has as much as fits; the static one has its bss
 stats "$workout" fill 48
 expect_stats '.fetched_pages > 1000 and .written_pages > 1000' "fill"
 
-# Who shares the memory does not outlive those who look after it, or it would read zeros.
+# A process that shares the memory dies with the processes that serve its faults; otherwise it would read zeros.
 for sharer in sharer orphan; do
   code=0
   out=$(run -- "$workout" "$sharer" 32 2>&1) || code=$?  # until the sharer has ended, too
@@ -88,7 +88,7 @@ stats perl -e 'my @a = map {[$_, "x$_"]} 1 .. 110000; print `echo backquotes`; s
   fail "perl: $(cat "$directory/out")"
 expect_stats '.armed_children > 0' perl
 
-# A program that may not be looked into: only who sees all memory can look after it.
+# A program that may not be inspected: only a process that may read all memory can serve its faults.
 stats "$workout" hidden 32
 [ "$(cat "$directory/out")" = "hidden ok" ] || fail "not dumpable: $(cat "$directory/out")"
 if [ -e /dev/userfaultfd ] && command -v setpriv > /dev/null; then
@@ -99,9 +99,9 @@ else
   not_tested "a program that gives up being dumpable: no /dev/userfaultfd or setpriv"
 fi
 
-# The room of a program that has executed another one is free when that begins.
+# A program executes another one. The former one's room is free when the new one begins.
 mkfifo "$directory/fifo"
-former=$("$nram" regions --json | jq -c '[.[].id]') # of supervisors that were killed, until their leases end
+former=$("$nram" regions --json | jq -c '[.[].id]') # regions of killed supervisors, until their leases end
 run -- "$workout" before 96 cat < "$directory/fifo" > "$directory/out" &
 runner=$!
 exec 8> "$directory/fifo"
@@ -116,7 +116,7 @@ done
 exec 8>&-
 wait "$runner" || fail "before another program: exit $?"
 
-# Programs that people use.
+# Everyday programs.
 stats python3 -c '
 import random
 d = {i: {"k": i, "s": str(i) * 3} for i in range(45000)}
@@ -130,7 +130,7 @@ seq -f '%.0f some words that make the line longer' 1000000 1 1300000 | shuf --ra
 LC_ALL=C sort "$directory/in" > "$directory/expected"
 LC_ALL=C run -- sort -S 200M --parallel=2 "$directory/in" | cmp - "$directory/expected" || fail "sort"
 
-# Nobody sees zeros: the supervisor dies, the helper dies, the pool dies.
+# No program sees zeros: the supervisor dies, the helper dies, the pool dies.
 # begin [EXERCISE MIB]
 begin() {
   "$nram" run --budget=24M -- "$workout" "${1:-fill}" "${2:-128}" > "$directory/out" 2> "$directory/err" &
@@ -144,7 +144,7 @@ begin() {
   done
   fail "the program does not begin: $(cat "$directory/err")"
 }
-# Who stops the program alone continues it alone, and its faults are answered.
+# The program is stopped and continued alone, and its faults are answered.
 begin
 kill -STOP "$program"
 freezes=0

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# nram run where nobody may trace: a library makes the helper. The same exercises, and what is refused then.
+# nram run in an environment that forbids tracing: a library makes the helper. The same exercises, and the refusals
+# there.
 set -euo pipefail
 
 nram=$(readlink -f "$1")
@@ -21,7 +22,7 @@ trap cleanup EXIT
 "$nram" up --servers=2 --donate=512M > /dev/null
 run() { timeout -k 10 100 "$untraced" "$nram" run --budget=24M "$@"; }
 
-# The command says if it traces.
+# The command reports whether it traces.
 expect 0 "will be traced" "$nram" run --dry -- "$workout" exit 0
 expect 0 "may not be traced here (pidfd_getfd(2)" run --dry -- "$workout" exit 0
 expect 0 "a library is loaded first" run -- "$workout" exit 0
@@ -34,7 +35,7 @@ printf '#!/bin/sh\nexit 7\n' > "$directory/script"
 expect 7 "" run -- "$directory/script"
 cp "$nram" "$directory/alone"
 expect 125 "libnram-run.so is not beside" "$untraced" "$directory/alone" run -- "$workout" exit 0
-# The loader leaves out what is no library.
+# The loader leaves out a file that is no library.
 NRAM_RUN_LIBRARY=$workout expect 4 "ended before its start-up library started" run -- "$workout" exit 4
 
 # The program's own end, its streams, its environment.
@@ -49,7 +50,7 @@ other=$(ldd /bin/ls | awk '$3 ~ /libc.so/ {print $3}')
 descriptors() { "$@" ls /proc/self/fd 2> /dev/null | wc -l; }
 [ "$(descriptors run --)" -eq "$(descriptors env)" ] || fail "descriptors are left: $(descriptors run --)"
 
-# stats PROGRAM ARGUMENT...: what it says is in out, and what the command says of it in stats.
+# stats PROGRAM ARGUMENT...: the program's output is in out, and the command's figures are in stats.
 stats() {
   run --json -- "$@" 2> "$directory/stats" > "$directory/out" || fail "$*: exit $?: $(tail "$directory"/{out,stats})"
 }
@@ -74,7 +75,7 @@ stats perl -e 'my @a = map {[$_, "x$_"]} 1 .. 110000; my $sum = 0; $sum += $_->[
 grep -qx "sum 6050055000" "$directory/out" || fail "perl: $(cat "$directory/out")"
 expect_stats '.outgrew_budget' perl
 
-# Other libraries' constructors come first: what they run does not take the program's place.
+# Other libraries' constructors run first: their programs do not take the program's place.
 LD_PRELOAD=$early stats "$workout" fill 32
 grep -qx ok "$directory/out" || fail "after a constructor: $(cat "$directory/out")"
 expect_stats '.outgrew_budget and .peak_bytes <= 25165824' "after a constructor"
@@ -88,7 +89,7 @@ timeout -k 10 100 "$untraced" --kcmp "$nram" run --budget=24M --json -- "$workou
 [ "$code" -eq 0 ] && grep -qx ok "$directory/out" || fail "with kcmp: $code $(cat "$directory/stats")"
 expect_stats '.outgrew_budget and .local_programs == 1' "with kcmp"
 
-# A program that is executed is local, and a message says so.
+# An executed program is local, and a message says so.
 stats "$workout" "exec" 32
 grep -qx ok "$directory/out" && grep -q "executed another one, which is local" "$directory/stats" ||
   fail "exec: $(cat "$directory/stats")"
@@ -100,7 +101,7 @@ expect_stats '.children > 0 and .refused_forks == 0' "fork of a small program"
 expect 134 "cannot have children" run -- "$workout" fork 24
 verify "$workout" forkgrow 32
 
-# Nobody sees zeros: the supervisor dies, the helper dies.
+# No program sees zeros: the supervisor dies, the helper dies.
 begin() {
   "$untraced" "$nram" run --budget=24M -- "$workout" fill 128 > "$directory/out" 2> "$directory/err" &
   runner=$!

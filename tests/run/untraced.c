@@ -1,5 +1,5 @@
-// untraced [--kcmp] PROGRAM ARGUMENT...: executes it where nobody may trace, as in a container whose rules forbid it.
-// The calls that reach into other programs fail with EPERM; but for kcmp(2), if that is said, as with Yama.
+// untraced [--kcmp] PROGRAM ARGUMENT...: executes it in an environment that forbids tracing, as some containers do. The
+// calls that reach into other programs fail with EPERM. With --kcmp, kcmp(2) is permitted, as with Yama.
 
 #include <errno.h>
 #include <linux/audit.h>

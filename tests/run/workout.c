@@ -1,31 +1,31 @@
-// A program for `nram run`, one exercise a call: it verifies all it has in memory, and says "ok" if it is right.
+// A program for `nram run`, one exercise a call: it verifies all of its memory, and says "ok" if it is right.
 //
 //   fill MIB       malloc, write, verify in random order, twice
 //   bss            the same in STATIC_MIB MiB of static data
 //   threads MIB    four threads, each a quarter, with one another's words in the same pages
-//   calls MIB      read(2) and write(2) from and to pages that are not there, through a pipe
-//   exits COUNT    threads that end on stacks in memory of malloc's
+//   calls MIB      read(2) and write(2) from and to remote pages, through a pipe
+//   exits COUNT    threads that end on stacks in malloc's memory
 //   realloc MIB    blocks that grow, shrink and move
 //   maps MIB       mmap, munmap, mremap, mprotect, madvise at random, against a model
 //   mapthreads MIB the same by four threads
 //   refused MIB    calls that the kernel refuses, and that so change nothing; advice and locks
 //   brk MIB        the heap's end, up and down
-//   fork MIB       fork(2) with so much in memory: the child verifies, writes its own and forks, too; nobody sees the
+//   fork MIB       fork(2) with MIB MiB in memory: the child verifies, writes its own and forks, too; neither sees the
 //                  other's words
 //   forks MIB      children that write at the same time as their parent, whose threads write, too
 //   forkexec MIB   fork(2) and execution of true(1), many times, while the parent writes
-//   forkgrow MIB   a thread forks, again and again, while another one allocates and writes so much
+//   forkgrow MIB   a thread forks, again and again, while another one allocates and writes MIB MiB
 //   orphans MIB    a child that outlives its parent, and says so on the standard output
-//   touchall MIB   fills so much, and reads each page that it may write to, by /proc/self/maps
-//   foreign MIB    fork(2) by a call of a 32-bit program: says what came of it
-//   advised MIB    fork(2) with memory that is not to be inherited: says what came of it
-//   vfork MIB      posix_spawn of true(1) with so much in memory
+//   touchall MIB   fills MIB MiB, and reads each page that it may write to, by /proc/self/maps
+//   foreign MIB    fork(2) by a call of a 32-bit program: prints the outcome
+//   advised MIB    fork(2) with memory that must not be inherited: prints the outcome
+//   vfork MIB      posix_spawn of true(1) with MIB MiB in memory
 //   sharer MIB     a child that shares the memory kills the program, and must not go on with zeros
 //   orphan MIB     the same, and it kills the supervisor
-//   shared MIB     the same, and says "shared" instead: somebody else kills
+//   shared MIB     the same, and says "shared" instead: the test kills
 //   exec MIB       fills, and executes itself anew
 //   before MIB PROGRAM...  fills, and executes another program
-//   hidden MIB     fill, and first gives up being dumpable: says what came of it
+//   hidden MIB     fill, and first gives up being dumpable: prints the outcome
 //   signal N       raises a signal
 //   exit N         exits
 
@@ -123,7 +123,7 @@ static void DoExits(size_t count) {
     pthread_attr_init(&attributes);
     Check(pthread_attr_setstack(&attributes, aligned + i % 64 * stack, stack) == 0, "pthread_attr_setstack");
     Check(pthread_create(&thread, &attributes, &Nothing, bulk) == 0, "pthread_create");
-    // Pushes the stacks out of memory.
+    // Evicts the stacks.
     if (i % 50 == 0) Fill(bulk, bulk_bytes / 8, i);
     Check(pthread_join(thread, &result) == 0 && result == bulk, "pthread_join");
   }
@@ -146,7 +146,7 @@ static void DoRealloc(size_t bytes) {
   }
 }
 
-// Slots of 64 pages each, of which the model knows the salt; 0: zeros.
+// Slots of 64 pages each, whose salt the model knows; 0: zeros.
 enum { kSlots = 128, kSlotPages = 64 };
 struct Slot {
   char* at;
@@ -272,7 +272,7 @@ static void Refused(void* result, int error, const char* what) {
 
 static void DoRefused(size_t bytes) {
   const int both = PROT_READ | PROT_WRITE, anonymous = MAP_PRIVATE | MAP_ANONYMOUS, noreplace = 0x100000;
-  // Before there is much: what is free is gone at once.
+  // Before the program grows: free memory is dropped at once.
   char* const small = mmap(NULL, MIB, both, anonymous, -1, 0);
   Check(small != MAP_FAILED, "mmap");
   memset(small, 7, MIB);
@@ -336,7 +336,7 @@ static void DoSpawn(size_t bytes) {
   Verify(words, bytes / 8, 3);
 }
 
-// Who shares the memory ends by a signal when nobody looks after it any more; words are right until then.
+// A process that shares the memory ends by a signal when its faults are no longer served; words are right until then.
 static void DoSharer(size_t bytes, const char* which) {
   static const char kShared[] = "shared\n";
   static const char kWrong[] = "wrong: a word that is shared\n";

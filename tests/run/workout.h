@@ -45,7 +45,7 @@ static inline uint64_t* Allocate(size_t bytes) {
   return words;
 }
 
-// Of workout_forks.c, with so many bytes in memory.
+// The exercises of workout_forks.c, with `bytes` bytes in memory.
 void DoFork(size_t bytes);
 void DoForks(size_t bytes);
 void DoForkExec(size_t bytes);

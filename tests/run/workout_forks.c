@@ -17,14 +17,14 @@ static void AwaitChild(pid_t child) {
   Check(waitpid(child, &status, 0) == child && status == 0, "the child");
 }
 
-// Verifies what it has inherited, makes it its own, and has a child that does the same.
+// Verifies the inherited words, makes them its own, and has a child that does the same.
 static void BeChild(uint64_t* words, size_t bytes, uint64_t salt, int generations) {
   pid_t child = 0;
   Verify(words, bytes / 8, salt);
   while (--generations > 0 && (child = fork()) == 0) Verify(words, bytes / 8, salt);
   Check(child >= 0, "fork in a child");
   Fill(words, bytes / 8, salt + 1);
-  // Memory of its own comes and goes as before.
+  // Its own memory is allocated and freed as before.
   uint64_t* const more = Allocate(bytes / 2);
   Fill(more, bytes / 16, salt + 2);
   Verify(words, bytes / 8, salt + 1);
@@ -56,7 +56,7 @@ struct ForkShare {
   volatile int* stop;
 };
 
-// Keeps its words what they are, and writes to all of them.
+// Keeps the values of its words, and writes to all of them.
 static void* KeepWriting(void* context) {
   const struct ForkShare* const share = context;
   while (!*share->stop) {
@@ -171,7 +171,7 @@ struct Early {
   atomic_int done;
 };
 
-// Children see what was there, or, where a fork cannot be followed, they end; later ones are refused then.
+// Children see the words as they were. Where a fork cannot be followed, they end, and later forks are refused.
 static void* ForkMany(void* context) {
   struct Early* const early = context;
   int refused = 0;

@@ -1,4 +1,4 @@
-// The steady read and write path allocates nothing, at either end: swap rests on that. Client and server are in this
+// The steady read and write path allocates nothing, at either end: swap depends on that. Client and server are in this
 // process, over TCP; the test counts every malloc of the process.
 
 #include <string>
@@ -25,14 +25,14 @@ TEST_P(SteadyPathTest, AllocatesNothing) {
   const bool sealed = GetParam() == Seal::kYes;
   TestPool servers(2);
   PoolOptions options = servers.Options();
-  // The lease's renewal goes through gRPC, which allocates; it is not part of this path.
+  // The lease's renewal uses gRPC, which allocates; it is not part of this path.
   auto pool = TestPool::Open(options);
   auto region = pool->CreateRegion({.gc = true, .seal = GetParam()}).value();
   std::vector<std::byte> buffer(2 * kMiB, std::byte{7});
   std::vector<ChunkMask> masks(4, 0x5A);
   std::vector<Io> ios(8);
   const auto round = [&](uint64_t i) {
-    // Of copies and sealed pages, an operation of several messages allocates its pieces; four pages are in one here.
+    // For copies and sealed pages, an operation of several messages allocates its pieces; four pages are in one here.
     const uint64_t offset = i * 7919 % 1000 / (sealed ? 4 : 1) * (sealed ? 4 : 1) * kPageBytes;
     for (const IoClass io_class : {IoClass::kBulk, IoClass::kUrgent}) {
       const IoOptions how{.io_class = io_class};

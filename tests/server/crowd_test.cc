@@ -1,4 +1,4 @@
-// Many data connections, or one that asks for much: whoever holds them, another client connects, writes and reads.
+// Many data connections, or one that makes large requests, are held. Another client still connects, writes and reads.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -127,7 +127,7 @@ TEST_F(CrowdTest, WhoSaysNothingGivesWay) {
 TEST_F(CrowdTest, WhoOnlyPingsGivesWay) {
   const auto before = ConnectGood(1);
   ASSERT_TRUE(WriteAndRead(before.get(), 1).ok());
-  // As many clients as fill the table, each with its due of two connections.
+  // As many clients as fill the table, each with its share of two connections.
   std::vector<UniqueFd> crowd;
   for (uint64_t i = 0; i < kConnectionsMax; ++i) {
     const uint64_t lease = 100 + i / 2;
@@ -165,8 +165,8 @@ TEST_F(CrowdTest, AHostThatHasMostOfTheTableGivesWayToAnother) {
   }
   const auto after = ConnectGood(2);
   EXPECT_TRUE(WriteAndRead(after.get(), 2).ok());
-  // The crowd's address cannot take its own connections: the server cuts off no working client for one more of the same
-  // address.
+  // The crowd's address cannot take its own connections: the server does not cut off a working client for one more
+  // client of the same address.
   UniqueFd more = ConnectFrom("127.0.0.2");
   server_.Grant(99);
   EXPECT_FALSE(Hello(more.get(), 99));
@@ -272,7 +272,7 @@ TEST_F(FullServerCrowdTest, WhoHadOneFindsRoomForItAgain) {
   for (uint64_t lease = 1; lease <= kPrepaid + 8; ++lease) crowd.push_back(ConnectUsed("127.0.0.2", lease));
   ASSERT_TRUE(crowd.back().valid());
   FillArena();
-  // After a cut of the network all clients come again, and others have taken all the room.
+  // After a cut of the network all clients return, and others have taken all the room.
   crowd.clear();
   ASSERT_TRUE(EventuallyOpen(0));
   FillArena();

@@ -73,7 +73,7 @@ TEST_F(FootprintTest, TheCeilingHoldsForTheWholeProcess) {
   auto region = pool_->CreateRegion({.gc = true}).value();
   uint64_t at = 0;
   while (region->Write(at, data).ok()) at += data.size();
-  // Then one chunk of each page, far apart, where the index weighs most.
+  // Then one chunk of each page, far apart, where the index is the largest.
   auto scattered = pool_->CreateRegion({.gc = true}).value();
   ASSERT_TRUE(region->Trim(0, at / 2).ok());
   for (uint64_t i = 0; scattered->Write(i * kSpanBytes, {data.data(), 512}).ok(); ++i) {
@@ -153,7 +153,7 @@ TEST_F(FootprintTest, RequestsWhoseAnswersAreNotTakenAreNotKept) {
     crowd.push_back(std::make_unique<Http2Peer>(servers_.front().control_port));
     crowd.back()->Greet(0);
   }
-  // The peers take turns, so that the server has taken a peer's last call before its next one comes.
+  // The peers take turns, so that the server has taken a peer's last call before its next one arrives.
   int sent = 0;
   for (int call = 0; call < kCalls; ++call) {
     for (const auto& peer : crowd) {
@@ -166,7 +166,7 @@ TEST_F(FootprintTest, RequestsWhoseAnswersAreNotTakenAreNotKept) {
   const uint64_t more = Peak() - before;
   std::cerr << "peak grew by " << FormatByteSize(more) << "\n";
   EXPECT_GT(more, 4 * kMiB) << "the calls did not come";
-  // The price of the connections, and what gRPC may take for all of them.
+  // The price of the connections, and gRPC's allowance for all of them.
   EXPECT_LT(more, kPeers * 64 * kKiB + 8 * kMiB);
 }
 

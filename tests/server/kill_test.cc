@@ -50,7 +50,7 @@ class KillTest : public ::testing::Test {
     EXPECT_TRUE(StopLocalPool(local_.directory, 5'000).ok());
   }
 
-  // How many of the twelve spans, each of which has one page, are on the server. Some are on each.
+  // The number of spans at the server, of the twelve, each of which has one page. Each server has some.
   int SpansAt(size_t server) {
     const auto control = ControlClient::Create({"127.0.0.1", servers_[server].control_port, ""});
     const auto statistics = control->GetStatistics(DeadlineAfterMs(20'000));
@@ -75,8 +75,8 @@ class KillTest : public ::testing::Test {
     }
     return good;
   }
-  // Expects that reads of the spans of a server that has been away for long do not wait for their timeout: that would
-  // be DEADLINE_EXCEEDED.
+  // Expects that reads of the spans of a long absent server do not wait for their timeout: that would be
+  // DEADLINE_EXCEEDED.
   void ExpectThatNobodyWaitsFor(size_t server, int spans) {
     ASSERT_TRUE(PollUntil(DeadlineAfterMs(60'000), 10, [&] { return pool_->session(server)->away_too_long(); }));
     EXPECT_EQ(ReadAll(60'000), 12 - spans);
@@ -91,7 +91,7 @@ class KillTest : public ::testing::Test {
   absl::Status last_error_;
 };
 
-// If a client cannot reach the control plane for a while, its lease lives as long as it can say hello.
+// If a client cannot reach the control plane for a while, its lease lives as long as the client can say hello.
 TEST_F(KillTest, HelloRenewsTheLease) {
   const Endpoint control_at{"127.0.0.1", servers_[0].control_port, ""};
   const auto control = ControlClient::Create(control_at);
@@ -113,7 +113,7 @@ TEST_F(KillTest, HelloRenewsTheLease) {
   EXPECT_EQ(renewed->term, lease->term);
 }
 
-// While data flows, the lease lives, however long the control plane is away.
+// While data flows, the lease lives, however long the control plane is unreachable.
 TEST_F(KillTest, PingsRenewTheLease) {
   ByteRelay relay(servers_[0].control_port);
   PoolOptions options;
@@ -123,7 +123,7 @@ TEST_F(KillTest, PingsRenewTheLease) {
   auto region = pool->CreateRegion({.gc = true}).value();
   ASSERT_TRUE(region->Write(0, page_).ok());
   relay.Hold(true);
-  // The write is so large that the client asks for more room, and no server answers that.
+  // The write is large enough that the client asks for more room, and no server answers that.
   const std::vector<std::byte> much(9 * kMiB, std::byte{7});
   ASSERT_TRUE(region->Write(kMiB, much).ok());
   const int64_t until_ns = DeadlineAfterMs(10'000);  // five times the lease's duration
@@ -159,7 +159,7 @@ TEST_F(KillTest, AKilledServerTakesItsSpansAndNothingElse) {
   EXPECT_EQ(ReadAll(10'000), 12 - lost) << last_error_;
   EXPECT_EQ(last_error_.code(), absl::StatusCode::kUnavailable) << last_error_;
   ExpectThatNobodyWaitsFor(1, lost);
-  // New data goes to the other servers.
+  // New writes are placed on the other servers.
   auto fresh = pool_->CreateRegion({.gc = true}).value();
   for (uint64_t at = 0; at < 12; ++at) ASSERT_TRUE(fresh->Write(at * kMiB, page_).ok());
 }
@@ -171,11 +171,11 @@ TEST_F(KillTest, AFrozenServerIsAnErrorInTimeAndRecovers) {
   EXPECT_EQ(ReadAll(3'000), 12 - frozen) << last_error_;
   EXPECT_TRUE(absl::IsUnavailable(last_error_) || absl::IsDeadlineExceeded(last_error_)) << last_error_;
   ExpectThatNobodyWaitsFor(2, frozen);
-  // The server stands still for longer than a lease lasts, and adds that time to all leases when it goes on.
+  // The server is frozen for longer than a lease lasts, and adds that time to all leases when it goes on.
   while (MonotonicNs() < began_ns + 3 * kLeaseMs * kNsPerMs) SleepMs(50);
   kill(servers_[2].pid, SIGCONT);
   ASSERT_TRUE(pool_->session(2)->AwaitUp(DeadlineAfterMs(60'000)).ok());
-  // Nothing is lost, and nobody has to try again.
+  // Nothing is lost, and no operation has to be tried again.
   EXPECT_EQ(ReadAll(20'000), 12) << last_error_;
 }
 

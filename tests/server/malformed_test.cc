@@ -1,5 +1,4 @@
-// Peers are not trusted: whatever they send, it closes only their connection, with a logged reason, and disturbs no
-// other client.
+// Peers are not trusted: bad input closes only their connection, with a logged reason, and disturbs no other client.
 
 #include <glog/logging.h>
 #include <poll.h>
@@ -146,7 +145,7 @@ class PollingStallTest : public MalformedTest {
  protected:
   static TestDataServer::Options Polling() {
     TestDataServer::Options options;
-    // However slowly the busy client is run, it is never silent in the middle of a message for so long.
+    // Even a slowly scheduled busy client is never silent in the middle of a message for this time.
     options.data.stall_limit_ms = 2000;
     options.data.spin.limit_us = 5'000'000;
     return options;

@@ -1,4 +1,4 @@
-// Tenants of one server, over both planes: nobody finds, changes or counts for what is another's.
+// Tenants of one server, over both planes: a tenant does not find, change or pay for another one's regions.
 
 #include <memory>
 #include <string>
@@ -51,7 +51,7 @@ TEST_F(TenantsTest, NamesAndIdsAreEachTenantsOwn) {
   EXPECT_TRUE(*Read(hers.get(), 0, kMiB) == data);
   EXPECT_TRUE(*Read(his->get(), 0, kMiB) == other);
 
-  // By its id, it is not there for him, nor can he destroy it, by force or not.
+  // Bob does not find it by its id, nor can he destroy it, by force or not.
   const auto bob = Control();
   EXPECT_TRUE(absl::IsNotFound(bob->AttachRegion({.region = hers->id(), .read_only = true}, Soon()).status()));
   EXPECT_FALSE(*bob->DestroyRegion(LeaseId{0}, hers->id(), /*force=*/true, Soon()));
@@ -83,7 +83,7 @@ TEST_F(TenantsTest, ALeaseOfAnotherTenantIsWorthNothing) {
   (void)bob->EndLease(hers, Soon());
   EXPECT_NE(server_->leases().Find(hers), nullptr);
   EXPECT_TRUE(server_->leases().Find(hers)->live());
-  // On the data plane it is no lease either, and hers stays as it is.
+  // The data plane refuses the lease too, and Alice's lease is unchanged.
   const auto poller = std::make_unique<Poller>();
   SocketTransportOptions of{.lease = hers};
   of.tls = certificates_.Load(TlsRole::kClient);
@@ -132,7 +132,7 @@ TEST_F(TenantsTest, AQuotaBoundsRoomLeasesAndRegions) {
   EXPECT_LT(at, 17 * kMiB);
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
   EXPECT_LE(b->account.bytes(), 16 * kMiB);
-  // She has room, and what he gives back he has again.
+  // Alice has room, and Bob's freed bytes are his again.
   auto hers = alice_->CreateRegion({.gc = true}).value();
   for (uint64_t i = 0; i < 40; ++i) ASSERT_TRUE(hers->Write(i * kMiB, Bytes(data)).ok());
   ASSERT_TRUE(region->Trim(0, at).ok());
@@ -155,7 +155,7 @@ TEST_F(TenantsTest, AQuotaBoundsRoomLeasesAndRegions) {
   EXPECT_TRUE(bob->CreateRegion({.lease = LeaseId{12}, .region = RegionId{9}, .epoch = Epoch{1}}, Soon()).ok());
 }
 
-// Who is taken out of the file is refused on both planes, and what he has stays for when it was a mistake.
+// Both planes refuse a client that is removed from the file. Its data remains, in case of a mistake.
 TEST_F(TenantsTest, AChangedFileShutsOutAndLetsInAgain) {
   auto region = bob_->CreateRegion({.gc = true}).value();
   const std::string data = Pattern(kMiB, 1);

@@ -1,4 +1,4 @@
-// Those who have no certificate, and a man in the middle, against a server with certificates.
+// Clients without a certificate, and a man in the middle, against a server with certificates.
 
 #include <arpa/inet.h>
 #include <glog/logging.h>
@@ -29,7 +29,7 @@
 namespace nram {
 namespace {
 
-// A sanitizer keeps memory of its own for what is done.
+// A sanitizer keeps memory of its own for each operation.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
 #elif defined(__has_feature)
@@ -84,14 +84,14 @@ TEST_F(TlsAttackTest, TenThousandConnectionsWithoutACertificateKeepNobodyOut) {
   ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
   const uint64_t resident_before = ReadProcessMemory().resident_bytes;
   Crowd crowd(kHeld);
-  // Nothing; the beginning of a handshake; what is none.
+  // Nothing; the beginning of a handshake; other bytes.
   const std::vector<std::string> first = {"", std::string("\x16\x03\x01\x02", 4), "GET / HTTP/1.1\r\n\r\n"};
   for (size_t i = 0; i < kHeld; ++i) {
     ASSERT_TRUE(crowd.Add(i % 2 == 0 ? server_->data_port() : server_->control_port(), first[i / 2 % first.size()]))
         << i << " connections, " << strerror(errno);
     if (i % 1'000 != 999) continue;
     EXPECT_TRUE(*Read(region.get(), 0, kMiB) == data);
-    // Newcomers with a certificate come in.
+    // Newcomers with a certificate are accepted.
     const auto newcomer = Open();
     ASSERT_NE(newcomer, nullptr);
     auto other = newcomer->CreateRegion({.gc = true}).value();
@@ -129,7 +129,7 @@ struct Middle {
       case 4:
         bytes->insert(at, std::string(1 + random() % 40, '\x17'));
         break;
-      case 5:  // what has passed before
+      case 5:  // the former bytes again
         std::swap(*bytes, former);
         if (bytes->empty()) *bytes = former;
         break;
@@ -191,7 +191,7 @@ TEST_F(TlsAttackTest, AManInTheMiddleOnlyBreaksConnections) {
   EXPECT_EQ(middle.changes, kChanges) << "too little was tried";
   for (uint64_t page = 0; page < kPages; ++page) {
     absl::StatusOr<std::string> got = Read(region.get(), page * kPageBytes, kPageBytes, {.timeout_ms = 20'000});
-    // A write that was given up may be under way to the last; then the page is not known.
+    // A write that was given up may be under way to the last; then the page's contents are not known.
     for (int tries = 0; !got.ok() && tries < 5; ++tries) {
       got = Read(region.get(), page * kPageBytes, kPageBytes, {.timeout_ms = 20'000});
     }

@@ -1,4 +1,5 @@
-// A memory server with certificates, and pools that have some, the right ones or not: over both planes.
+// A memory server with certificates, and pools with the right certificates, with wrong ones and without: over both
+// planes.
 
 #include <fstream>
 #include <memory>
@@ -92,7 +93,7 @@ TEST_F(TlsPoolTest, RulesSayWhoMayDoWhat) {
   EXPECT_THAT(Refusal(Options(With::kCertificates)), HasSubstr("cn:stranger may not use this server"));
 }
 
-// New files are taken by both ends while everything runs, and a client that has lost its connections comes back with
+// New files are taken by both ends while everything runs, and a client that has lost its connections reconnects with
 // them.
 TEST_F(TlsPoolTest, CertificatesAreRenewedWhileItRuns) {
   ASSERT_NO_FATAL_FAILURE(Serve(With::kCertificates));

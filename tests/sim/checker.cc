@@ -30,7 +30,7 @@ enum class Found { kZeros, kStamp, kGarbage };
 
 Found ReadStamp(const std::byte* chunk, Stamp* stamp) {
   memcpy(stamp, chunk, sizeof *stamp);
-  // All stamps are the first one: the chunk is itself, moved by one stamp.
+  // All stamps are equal to the first: the chunk is itself, moved by one stamp.
   if (memcmp(chunk, chunk + sizeof *stamp, kChunkBytes - sizeof *stamp) != 0) return Found::kGarbage;
   return stamp->number == 0 && stamp->region == 0 && stamp->chunk == 0 && stamp->check == 0 ? Found::kZeros
                                                                                             : Found::kStamp;
@@ -224,13 +224,13 @@ void Checker::JudgeError(const Region& region, const Operation& operation, const
       if (servers_ == Servers::kMayBeAway || operation.deadline_ns - operation.began_ns < kPatientNs) return;
       // It asks every server that the region was on, and frees the rest later.
       if (operation.kind == Kind::kDestroy && never_lost_) return;
-      // Room that it has reserved is void when the client hears of another term.
+      // Room that it has reserved is void when the client learns of another term.
       if (operation.kind == Kind::kReserve && term_ns_ > 0 && operation.began_ns < term_ns_ + kTermKnownNs) return;
       fail("no server is away");
       return;
     case absl::StatusCode::kResourceExhausted:
       if (operation.kind != Kind::kWrite && operation.kind != Kind::kReserve) return fail("it needs no room");
-      // No new span goes where a part of the region was lost.
+      // No new span is placed where a part of the region was lost.
       if (never_full_ && region.lost_at.empty()) return fail("no server can be full");
       if (operation.kind == Kind::kWrite && region.roomy && region.roomy_since == term_count_ &&
           operation.began > region.roomy_from) {

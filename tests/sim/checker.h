@@ -1,8 +1,8 @@
 #ifndef NRAM_TESTS_SIM_CHECKER_H_
 #define NRAM_TESTS_SIM_CHECKER_H_
 
-// Judges what the clients of a simulation are told. Each chunk that is written carries a stamp: the region, the chunk
-// and the number of the write, through all of its bytes. Each chunk is a RegisterHistory.
+// Judges the results that a simulation's clients get. Each written chunk carries a stamp: the region, the chunk and the
+// number of the write, through all of its bytes. Each chunk is a RegisterHistory.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace nram::sim {
 
-// One thread. The first failure stays; nothing is judged after it.
+// One thread. The first failure remains; nothing is judged after it.
 class Checker {
  public:
   enum class Kind { kRead, kWrite, kTrim, kReserve, kDestroy };
@@ -40,21 +40,20 @@ class Checker {
     std::vector<bool> left_out;  // of a write: which chunks it leaves alone; empty: none
   };
 
-  // An operation ends so long after its deadline at the latest, apart from the time that its client was frozen.
+  // An operation ends at most this time after its deadline, apart from the time that its client was frozen.
   static constexpr int64_t kLateNs = 100 * kNsPerMs;
 
-  // An operation that has so much time gets over any number of broken connections.
+  // An operation that has this time survives any number of broken connections.
   static constexpr int64_t kPatientNs = 5 * kNsPerSecond;
 
-  // A client knows after so long at the latest that a server that answers has ended its lease.
+  // The longest time until a client knows that a server that answers has ended its lease.
   static constexpr int64_t kTermKnownNs = 10 * kNsPerSecond;
 
   explicit Checker(World* world) : world_(world) {}
-  // Of the writes of regions that are added from now on.
+  // Applies to the writes of regions that are added from now on.
   void SetEffect(RegisterHistory::Effect effect) { effect_ = effect; }
 
-  // --- Regions. `window`: no operation goes beyond. `gc`: each server frees it when the one of `leases` that is its
-  // own ends.
+  // --- Regions. `window`: no operation goes beyond. `gc`: each server frees it when its own lease of `leases` ends.
   void AddRegion(RegionId region, ChunkRange window, std::vector<LeaseId> leases, bool gc);
   void RemoveRegion(RegionId region) { regions_.erase(Raw(region)); }
 
@@ -63,39 +62,39 @@ class Checker {
   Operation BeginWrite(RegionId region, ChunkRange range, HostId host, int64_t deadline_ns, std::byte* out,
                        absl::Span<const ChunkMask> masks = {});
   Operation BeginOther(Kind kind, RegionId region, ChunkRange range, HostId host, int64_t deadline_ns);
-  // `in`: what a read that succeeded has found. `servers`: those on which parts of the range are placed; needed if the
-  // operation has failed.
+  // `in`: the data that a successful read has found. `servers`: those on which parts of the range are placed; needed if
+  // the operation has failed.
   void End(const Operation& operation, const absl::Status& status, const std::byte* in, absl::Span<const int> servers);
   size_t under_way() const { return reads_.size() + others_; }
 
-  // --- Room. No write of the region that begins from now on may fail for lack of it, because `reserve` succeeded,
+  // --- Room. No write of the region that begins from now on may fail for lack of room, because `reserve` succeeded,
   // until the lease ends somewhere or a server dies.
   void SetRoomy(const Operation& reserve);
   void UnsetRoomy(RegionId region);
-  // The servers are so large that no write may fail for lack of room.
+  // The servers are large enough that no write may fail for lack of room.
   void SetNeverFull(bool never_full) { never_full_ = never_full; }
-  // Servers lie about sealed pages: any of these may seem to be lost, and none may be another than it is.
+  // Servers lie about sealed pages: such a page may seem to be lost, and none may seem to be another one.
   void SetLies(bool lies) { lies_ = lies; }
-  // One copy of each page is left at any time.
+  // At any time one copy of each page is left.
   void SetNeverLost(bool never_lost) { never_lost_ = never_lost; }
 
-  // --- What may be lost, and why.
+  // --- The possible losses, and their reasons.
   // The server may hold data of the region.
   void NoteSent(int server, RegionId region);
-  // The server has lost all.
+  // The server has lost all of its data.
   void NoteDeath(int server);
-  // The server has freed what the lease's GC regions had there, or all of its regions.
+  // The server has freed the lease's GC regions there, or all of its regions.
   void NoteLeaseEnded(int server, LeaseId lease, bool with_all = false);
   // A bit of a stored page has changed.
   void NoteDamaged(RegionId region, uint64_t page);
   bool MayBeLost(const Operation& operation, absl::Span<const int> servers) const;
-  // Some copy of the page was.
+  // Tells whether a copy of the page was damaged.
   bool WasDamaged(RegionId region, uint64_t page) const;
   // Some page of some region is damaged.
   bool HasDamage() const;
 
   enum class Servers {
-    kMayBeAway,  // operations may fail for that
+    kMayBeAway,  // operations may fail for an absent server
     kStumble,    // connections break and leases end, but every server answers: operations that have time do not fail
     kThere,      // nothing fails for lack of an answer
   };
@@ -107,12 +106,12 @@ class Checker {
     if (failure_.empty()) failure_ = what;
   }
 
-  // --- The last events, of which a failure's report shows those that concern it.
+  // --- The last events. A failure's report shows those that concern it.
   // All of them go to stderr too.
   void SetVerbose(bool verbose) { verbose_ = verbose; }
   bool verbose() const { return verbose_; }
   void Trace(std::string event, RegionId region = RegionId{0}, ChunkRange range = {});
-  // Those of the failure's region and chunk, and of no region.
+  // The events of the failure's region and chunk, and of no region.
   std::string Report() const;
 
  private:
@@ -157,8 +156,8 @@ class Checker {
   std::map<uint64_t, Region> regions_;
   std::multiset<Moment> reads_;  // when those under way began
   size_t others_ = 0;
-  uint64_t term_count_ = 0;  // of leases that have ended and servers that have died
-  int64_t term_ns_ = 0;      // when the last one has
+  uint64_t term_count_ = 0;  // ended leases and dead servers
+  int64_t term_ns_ = 0;      // the time of the last one
   Moment now_ = 0;
   uint64_t next_number_ = 1;
   Servers servers_ = Servers::kMayBeAway;

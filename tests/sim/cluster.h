@@ -20,7 +20,7 @@ struct ClusterOptions {
   SimServerOptions server;
 };
 
-// The machines of a simulation, and who judges what its clients are told.
+// The machines of a simulation, and the judge of its clients' results.
 struct Cluster {
   Cluster(uint64_t seed, const ClusterOptions& options);
   ~Cluster();
@@ -36,7 +36,7 @@ struct Cluster {
   // Each counter of a sealed region is for one page with one content: the nonce of another would be the same.
   void NoteSealed(RegionId region, uint64_t page, const PageSeal& seal, uint32_t crc);
 
-  // By region and counter: the page, and its ciphertext's checksum.
+  // The page, and its ciphertext's checksum, by region and counter.
   std::map<std::pair<uint64_t, uint64_t>, std::pair<uint64_t, uint32_t>> nonces_;
 };
 

@@ -9,11 +9,11 @@
 namespace nram::sim {
 
 void CopiesWorld::Send(Operation* operation, Message message) {
-  // Some of what was given up never comes.
+  // A part of the messages that were given up never arrives.
   if (messages_.size() > 60) messages_.remove_if([](const Message& old) { return old.sender == nullptr; });
   message.sender = operation;
-  message.connection = presences_[message.presence].connection;
-  const bool known_dead = !presences_[message.presence].alive && !IsSilent(message.presence);
+  message.connection = replica_hosts_[message.replica_host].connection;
+  const bool known_dead = !replica_hosts_[message.replica_host].alive && !IsSilent(message.replica_host);
   if (known_dead) return Answer(message, CopiedChange::End::kMissed, 0);
   messages_.push_back(message);
 }
@@ -23,12 +23,12 @@ void CopiesWorld::Deliver() {
   std::advance(it, Random(messages_.size()));
   const Message message = *it;
   messages_.erase(it);
-  Presence& at = presences_[message.presence];
+  ReplicaHost& at = replica_hosts_[message.replica_host];
   if (!at.alive || message.connection < at.newest_heard) return Answer(message, CopiedChange::End::kMissed, 0);
   if (storm_ && Random(2) == 0) {
-    if (message.sender == nullptr) return;  // it never comes
+    if (message.sender == nullptr) return;  // it never arrives
     messages_.push_back(message);
-    return Break(message.presence);
+    return Break(message.replica_host);
   }
   at.newest_heard = std::max(at.newest_heard, message.connection);
   const bool is_other = message.generation < at.generation ||
@@ -47,11 +47,11 @@ void CopiesWorld::Deliver() {
     at.generation = message.generation;
     for (int b = 0; b < message.count; ++b) at.values[message.first + b] = message.value;
   }
-  // An answer that is lost breaks the connection.
+  // A lost answer breaks the connection.
   if (!calm_ && Random(storm_ ? 2 : 12) == 0) {
     messages_.push_front(message);
     messages_.front().connection = -1;  // executed already
-    return Break(message.presence);
+    return Break(message.replica_host);
   }
   answers_.push_back({message, is_other ? CopiedChange::End::kOtherGeneration : CopiedChange::End::kStored, found});
   if (Random(2) == 0) DeliverAnswer();
@@ -69,10 +69,10 @@ void CopiesWorld::Answer(const Message& message, CopiedChange::End end, uint64_t
   Operation* const operation = message.sender;
   if (operation == nullptr) return;
   const bool stored = end == CopiedChange::End::kStored;
-  if (stored && !message.is_read) presences_[message.presence].sure = true;
+  if (stored && !message.is_read) replica_hosts_[message.replica_host].sure = true;
   operation->answered = stored;
   operation->found = found;
-  if (operation->change != nullptr) operation->change->Ended(message.presence, end);
+  if (operation->change != nullptr) operation->change->Ended(message.replica_host, end);
   // Not from within a loop that sends.
   if (--operation->under_way == 0) ready_.push_back(operation);
   if (pumping_) return;
@@ -85,16 +85,16 @@ void CopiesWorld::Answer(const Message& message, CopiedChange::End end, uint64_t
   pumping_ = false;
 }
 
-void CopiesWorld::Break(uint16_t presence) {
-  ++presences_[presence].connection;
+void CopiesWorld::Break(uint16_t replica_host) {
+  ++replica_hosts_[replica_host].connection;
   std::vector<Message> given_up;
   for (Message& message : messages_) {
-    if (message.presence != presence || message.sender == nullptr) continue;
+    if (message.replica_host != replica_host || message.sender == nullptr) continue;
     given_up.push_back(message);
     message.sender = nullptr;
   }
   for (auto it = answers_.begin(); it != answers_.end();) {
-    if (it->message.presence == presence) {
+    if (it->message.replica_host == replica_host) {
       given_up.push_back(it->message);
       it = answers_.erase(it);
     } else {
@@ -105,31 +105,31 @@ void CopiesWorld::Break(uint16_t presence) {
 }
 
 void CopiesWorld::Kill() {
-  // Not the last one in sync: then all is lost, which is another test's.
+  // Not the last one in sync: then all is lost, which another test covers.
   const int copy = static_cast<int>(Random(SpanCopies::kMost));
   if (span_.state(copy) == CopyState::kAbsent) return;
-  const uint16_t presence = span_.presence(copy);
-  if (!presences_[presence].alive || (span_.state(copy) == CopyState::kInSync && AliveInSync() < 2)) return;
+  const uint16_t replica_host = span_.replica_host(copy);
+  if (!replica_hosts_[replica_host].alive || (span_.state(copy) == CopyState::kInSync && AliveInSync() < 2)) return;
   // A copy that has just made another dispensable may be the only one.
   if (flipping_) return;
   ++totals_->deaths;
-  presences_[presence].alive = false;
+  replica_hosts_[replica_host].alive = false;
   if (Random(2) == 0) {
-    // Nobody hears of it for a while.
+    // The owner does not learn of it for a while.
     ++totals_->silent_deaths;
-    deaths_.emplace_back(presence, 1 + static_cast<int>(Random(200)));
+    deaths_.emplace_back(replica_host, 1 + static_cast<int>(Random(200)));
     return;
   }
-  Bury(presence);
-  Break(presence);
+  Bury(replica_host);
+  Break(replica_host);
 }
 
-void CopiesWorld::Bury(uint16_t presence) {
-  if (const int copy = PlaceOf(presence); copy >= 0) (void)span_.Bury(1u << copy);
+void CopiesWorld::Bury(uint16_t replica_host) {
+  if (const int copy = PlaceOf(replica_host); copy >= 0) (void)span_.Bury(1u << copy);
 }
 
-bool CopiesWorld::IsSilent(uint16_t presence) const {
-  return std::any_of(deaths_.begin(), deaths_.end(), [&](const auto& death) { return death.first == presence; });
+bool CopiesWorld::IsSilent(uint16_t replica_host) const {
+  return std::any_of(deaths_.begin(), deaths_.end(), [&](const auto& death) { return death.first == replica_host; });
 }
 
 }  // namespace nram::sim

@@ -31,7 +31,7 @@ void CopiesWorld::Start(Operation::Kind kind) {
   }
   switch (kind) {
     case Operation::Kind::kRead:
-      operation->block = static_cast<int>(Random(SpanCopies::kMost));  // where it looks first
+      operation->block = static_cast<int>(Random(SpanCopies::kMost));  // the copy that it reads first
       return SendRead(operation);
     case Operation::Kind::kRepair:
       return BeginRepair(operation);
@@ -84,14 +84,14 @@ void CopiesWorld::GoOn(Operation* operation) {
     for (unsigned rest = step.to; rest != 0; rest &= rest - 1) {
       const int copy = std::countr_zero(rest);
       Message message{};
-      message.presence = span_.presence(copy);
+      message.replica_host = span_.replica_host(copy);
       message.generation = Raw(span_.GenerationFor(copy));
       if (step.joins) message.generation = Raw(span_.generation());
       if (step.shuts) message.generation = Raw(span_.generation()) - 1;
       message.first = operation->first;
       message.count = step.raises_only ? 0 : operation->count;
       message.value = operation->zeros ? 0 : operation->number;
-      message.creates = !presences_[message.presence].sure;
+      message.creates = !replica_hosts_[message.replica_host].sure;
       Send(operation, message);
     }
     if (operation->under_way > 0) return;
@@ -126,13 +126,13 @@ void CopiesWorld::SendRead(Operation* operation) {
   int copy = operation->block % SpanCopies::kMost;
   while ((choice >> copy & 1) == 0) copy = (copy + 1) % SpanCopies::kMost;
   operation->tried |= 1u << copy;
-  operation->presence = span_.presence(copy);
+  operation->replica_host = span_.replica_host(copy);
   operation->generation = Raw(span_.generation());
   operation->answered = false;
   operation->under_way = 1;
   operation->next = [this](Operation* of) { LookAtRead(of); };
   Message message{};
-  message.presence = operation->presence;
+  message.replica_host = operation->replica_host;
   message.generation = operation->generation;
   message.first = operation->first;
   message.is_read = true;
@@ -145,10 +145,10 @@ void CopiesWorld::LookAtRead(Operation* operation) {
   }
   bool in_sync = false;
   for (unsigned rest = span_.in_sync(); rest != 0; rest &= rest - 1) {
-    in_sync = in_sync || span_.presence(std::countr_zero(rest)) == operation->presence;
+    in_sync = in_sync || span_.replica_host(std::countr_zero(rest)) == operation->replica_host;
   }
   if (span_.doubtful() || (!operation->answered && span_.unsettled())) {
-    // Somebody settles it; the read comes again.
+    // A settle begins; then the read tries again.
     Start(Operation::Kind::kSettle);
     return Enter(operation, GatePlace::Kind::kLook, operation->first, 1, &CopiesWorld::SendRead);
   }

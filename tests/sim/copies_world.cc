@@ -10,11 +10,11 @@ namespace nram::sim {
 
 CopiesWorld::CopiesWorld(uint64_t seed, CopiesTotals* totals) : random_(seed), totals_(totals) {
   for (int i = 0; i < kBlocks; ++i) history_.emplace_back(RegisterHistory::Effect::kOnce);
-  std::vector<uint16_t> presences;
+  std::vector<uint16_t> replica_hosts;
   const uint64_t count = 1 + Random(3);
-  for (uint64_t i = 0; i < count; ++i) presences.push_back(NewPresence());
+  for (uint64_t i = 0; i < count; ++i) replica_hosts.push_back(NewReplicaHost());
   moves_ = Random(2) == 0;
-  span_.Place(presences, /*one_copy=*/false);
+  span_.Place(replica_hosts, /*one_copy=*/false);
 }
 
 CopiesWorld::~CopiesWorld() {
@@ -26,7 +26,7 @@ std::string CopiesWorld::Run(int steps) {
   for (int i = 0; i < steps && IsOn(); ++i) Step(i);
   for (const auto& death : deaths_) Bury(death.first);
   deaths_.clear();
-  // The quiet phase: everything arrives, all ends, and all copies in sync are the same.
+  // The quiet phase: everything arrives, all operations end, and all copies in sync are the same.
   calm_ = true;
   for (int i = 0; i < 4'000 && failure_.empty() && !operations_.empty(); ++i) Step(i);
   if (failure_.empty() && !operations_.empty()) {
@@ -46,9 +46,9 @@ std::string CopiesWorld::Run(int steps) {
   return failure_;
 }
 
-uint16_t CopiesWorld::NewPresence() {
-  presences_.emplace_back();
-  return static_cast<uint16_t>(presences_.size() - 1);
+uint16_t CopiesWorld::NewReplicaHost() {
+  replica_hosts_.emplace_back();
+  return static_cast<uint16_t>(replica_hosts_.size() - 1);
 }
 
 Moment CopiesWorld::Oldest() const {
@@ -69,7 +69,7 @@ void CopiesWorld::Step(int number) {
           : kind < 22 ? Operation::Kind::kRepair
                       : Operation::Kind::kShed);
   } else if (!calm_ && choice < 32) {
-    Break(static_cast<uint16_t>(Random(presences_.size())));
+    Break(static_cast<uint16_t>(Random(replica_hosts_.size())));
   } else if (!calm_ && choice < 33 && Random(2) == 0) {
     Kill();
   } else if (!answers_.empty() && (messages_.empty() || Random(2) == 0)) {
@@ -84,10 +84,10 @@ void CopiesWorld::Step(int number) {
   storm_ = !calm_ && (storm_ ? Random(60) != 0 : Random(200) == 0);
   gate_->Tick(number);
   for (const auto& operation : operations_) --operation->left;
-  // Whoever waits for an answer too long breaks the connection.
+  // An operation that waits too long for an answer breaks the connection.
   for (auto it = messages_.begin(); it != messages_.end(); ++it) {
     if (it->sender != nullptr && it->sender->left < -200) {
-      Break(it->presence);
+      Break(it->replica_host);
       break;
     }
   }
@@ -100,37 +100,37 @@ std::string CopiesWorld::Describe() const {
                      (span_.unsettled() ? ", unsettled" : "");
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
     if (span_.state(copy) == CopyState::kAbsent) continue;
-    const Presence& at = presences_[span_.presence(copy)];
+    const ReplicaHost& at = replica_hosts_[span_.replica_host(copy)];
     text += "; copy " + std::to_string(copy) + " state " + std::to_string(static_cast<int>(span_.state(copy))) +
             " has " + std::to_string(at.generation) + (at.alive ? "" : " dead") + (at.sure ? "" : " unsure");
   }
   return text;
 }
 
-int CopiesWorld::PlaceOf(uint16_t presence) const {
+int CopiesWorld::PlaceOf(uint16_t replica_host) const {
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
-    if (span_.state(copy) != CopyState::kAbsent && span_.presence(copy) == presence) return copy;
+    if (span_.state(copy) != CopyState::kAbsent && span_.replica_host(copy) == replica_host) return copy;
   }
   return -1;
 }
 
 std::vector<uint16_t> CopiesWorld::InSync() const {
-  std::vector<uint16_t> presences;
+  std::vector<uint16_t> replica_hosts;
   for (unsigned rest = span_.in_sync(); rest != 0; rest &= rest - 1) {
-    presences.push_back(span_.presence(std::countr_zero(rest)));
+    replica_hosts.push_back(span_.replica_host(std::countr_zero(rest)));
   }
-  return presences;
+  return replica_hosts;
 }
 
 int CopiesWorld::AliveInSync() const {
   int alive = 0;
-  for (const uint16_t presence : InSync()) alive += presences_[presence].alive ? 1 : 0;
+  for (const uint16_t replica_host : InSync()) alive += replica_hosts_[replica_host].alive ? 1 : 0;
   return alive;
 }
 
 uint32_t CopiesWorld::HighestEven() const {
   uint32_t highest = 0;
-  for (const Presence& at : presences_) {
+  for (const ReplicaHost& at : replica_hosts_) {
     if (at.alive && at.generation % 2 == 0) highest = std::max(highest, at.generation);
   }
   return highest;
@@ -141,7 +141,7 @@ void CopiesWorld::CheckOthersRefuse() {
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
     const CopyState state = span_.state(copy);
     if (state != CopyState::kStale && (state != CopyState::kCatchingUp || flipping_)) continue;
-    const Presence& at = presences_[span_.presence(copy)];
+    const ReplicaHost& at = replica_hosts_[span_.replica_host(copy)];
     if (at.generation == Raw(span_.generation())) {
       failure_ = "copy " + std::to_string(copy) + " (state " + std::to_string(static_cast<int>(state)) +
                  ") is not in sync and could be believed: generation " + std::to_string(at.generation);
@@ -152,11 +152,11 @@ void CopiesWorld::CheckOthersRefuse() {
 void CopiesWorld::CheckNextOwner() {
   const uint32_t highest = HighestEven();
   CopySet in_sync = span_.in_sync();
-  for (size_t i = 0; i < presences_.size(); ++i) {
-    if (!presences_[i].alive || presences_[i].generation != highest) continue;
+  for (size_t i = 0; i < replica_hosts_.size(); ++i) {
+    if (!replica_hosts_[i].alive || replica_hosts_[i].generation != highest) continue;
     const bool believed = [&] {
       for (unsigned rest = in_sync; rest != 0; rest &= rest - 1) {
-        if (span_.presence(std::countr_zero(rest)) == i) return true;
+        if (span_.replica_host(std::countr_zero(rest)) == i) return true;
       }
       return false;
     }();
@@ -166,8 +166,8 @@ void CopiesWorld::CheckNextOwner() {
 
 void CopiesWorld::CheckCopies() {
   for (unsigned rest = span_.in_sync(); rest != 0; rest &= rest - 1) {
-    const Presence& at = presences_[span_.presence(std::countr_zero(rest))];
-    const Presence& first = presences_[span_.presence(std::countr_zero(span_.in_sync()))];
+    const ReplicaHost& at = replica_hosts_[span_.replica_host(std::countr_zero(rest))];
+    const ReplicaHost& first = replica_hosts_[span_.replica_host(std::countr_zero(span_.in_sync()))];
     if (at.values != first.values) failure_ = "at rest, two copies in sync differ";
     if (at.generation != Raw(span_.generation())) failure_ = "at rest, a copy in sync has another generation";
   }

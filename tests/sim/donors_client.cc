@@ -35,7 +35,7 @@ void DonorClient::HearAt(uint16_t server, int64_t at_ms) {
 
 void DonorClient::NoteAsks(uint16_t server) {
   const Session& session = sessions_[server];
-  // Who uses the server hears with the next answer, the others by a ping.
+  // A client that uses the server learns of it with the next answer, the others by a ping.
   const int64_t answer_ms = world_->now_ms() + world_->rng()->Between(1, world_->rng()->OneIn(2) ? 50 : kPingMs);
   const int64_t at_ms = std::max(answer_ms, session.heard_ms + session.hear_again_ms);
   if (at_ms < session.hears_ms) HearAt(server, at_ms);
@@ -99,7 +99,7 @@ std::string DonorClient::FindStuck(uint16_t server) const {
   return "";
 }
 
-// --- What is stored.
+// --- The stored spans.
 
 void DonorClient::Write(size_t spans) {
   for (size_t i = 0; i < spans; ++i) {
@@ -148,12 +148,12 @@ bool DonorClient::Carry(uint32_t span, CopiedChange* change) {
     for (const CopyMap::Leg& leg : legs) {
       CHECK(held_.contains(KeyOf(span, leg.life.server))) << "a message to a server that has nothing of the span";
       map_.NoteAnswered(span, leg);
-      change->Ended(leg.presence, CopiedChange::End::kStored);
+      change->Ended(leg.replica_host, CopiedChange::End::kStored);
     }
   }
 }
 
-// Which copies are in sync now, as the map says.
+// Updates the copies in sync, from the map.
 void DonorClient::Sync(uint32_t span) {
   Span& known = spans_[span];
   const CopyMap::Servers servers = map_.ServersOf(span);
@@ -262,7 +262,7 @@ int DonorClient::HeatOf(uint32_t span) const {
   return 0;
 }
 
-// All spans are seen in one tick. Only those of servers that ask are of any account.
+// All spans are seen in one tick. Only the spans of servers that ask matter.
 void DonorClient::Walk() {
   shedding_.BeginPass();
   for (uint16_t server = 0; server < sessions_.size(); ++server) {
@@ -300,7 +300,7 @@ std::optional<DonorClient::Todo> DonorClient::TakeTodo(size_t slot) {
   const auto repair = [&]() -> std::optional<Todo> {
     const int64_t now_ms = world_->now_ms();
     if (slot >= kRepairSlots || repairs_.empty() || repairs_.front().first > now_ms) return std::nullopt;
-    // Where nothing can be done, a walk finds so much, and the next begins later.
+    // When nothing can be done, a walk ends after kMissesMax misses, and the next one begins later.
     if (misses_ >= kMissesMax && now_ms < repair_again_ms_) return std::nullopt;
     if (misses_ >= kMissesMax) misses_ = 0;
     const Todo todo{repairs_.front().second, kNoServer};
@@ -334,7 +334,7 @@ CopyMap::Plan DonorClient::PlanFor(const Todo& todo) {
   donors_[todo.sheds].standing = standing;
   if (plan.need == Need::kNothing) return plan;
   const bool is_there =
-      absl::c_any_of(plan.leave, [&](uint16_t presence) { return map_.LifeOf(presence).server == todo.sheds; });
+      absl::c_any_of(plan.leave, [&](uint16_t replica_host) { return map_.LifeOf(replica_host).server == todo.sheds; });
   if (!is_there) {
     plan.need = Need::kNothing;
   } else if (plan.has_sibling && copies_ > 1) {
@@ -348,7 +348,7 @@ uint16_t DonorClient::ChooseTarget(const Todo& todo, const CopyMap::Plan& plan) 
   const int64_t now_ms = world_->now_ms();
   const auto may_take = [&](uint16_t server) {
     const Session& session = sessions_[server];
-    const auto has = [&](uint16_t presence) { return map_.LifeOf(presence).server == server; };
+    const auto has = [&](uint16_t replica_host) { return map_.LifeOf(replica_host).server == server; };
     return !session.room.takes_nothing && server != todo.sheds && now_ms >= session.avoided_until_ms &&
            !absl::c_any_of(plan.leave, has) &&
            !absl::c_any_of(plan.stay, [&](const CopyMap::Life& life) { return life.server == server; });
@@ -421,7 +421,7 @@ void DonorClient::BeginCopy(Slot* slot, size_t index) {
   CopiedChange open(CopiedChange::Kind::kOpen);
   open.SetCopy(*slot->joining);
   CHECK(Carry(span, &open));
-  // One link after the other has the span's bytes, as soon as those before it are through.
+  // The span's bytes pass one link after the other, as soon as the transfers before them are through.
   const double took_ns = 1e9 * kSpanBytes / static_cast<double>(world_->options().link_bytes_per_s);
   const auto now_ns = static_cast<double>(world_->now_ns());
   Donor* const source = sessions_[slot->todo.sheds != kNoServer ? slot->todo.sheds : spans_[span].servers[0]].donor;
@@ -450,7 +450,7 @@ void DonorClient::EndSlot(size_t index) {
     sessions_[slot.target].avoided_until_ms = world_->now_ms() + kAvoidMs;
     if (sheds) shedding_.Stayed(todo.sheds);
   }
-  // A copy that is missing, or one that has stayed behind.
+  // A copy is missing, or has not left.
   Todo again{todo.span, kNoServer};
   if (PlanFor(again).need != Need::kNothing) {
     repairs_.emplace_back(world_->now_ms() + (slot.fails ? kAvoidMs : 0), todo.span);
@@ -467,15 +467,15 @@ void DonorClient::Flip(Slot* slot) {
   CopiedChange join(CopiedChange::Kind::kJoin);
   if (slot->joining.has_value()) join.SetCopy(*slot->joining);
   absl::InlinedVector<uint16_t, SpanCopies::kMost> leaves;
-  for (const uint16_t presence : plan.leave) {
-    if (!sheds || map_.LifeOf(presence).server == todo.sheds) leaves.push_back(presence);
+  for (const uint16_t replica_host : plan.leave) {
+    if (!sheds || map_.LifeOf(replica_host).server == todo.sheds) leaves.push_back(replica_host);
   }
-  for (const uint16_t presence : leaves) join.Leave(presence);
+  for (const uint16_t replica_host : leaves) join.Leave(replica_host);
   (void)Carry(todo.span, &join);
   Sync(todo.span);
   bool has_left = false;
-  for (const uint16_t presence : leaves) {
-    const std::optional<CopyMap::Leftover> leftover = map_.LeftoverOf(todo.span, presence);
+  for (const uint16_t replica_host : leaves) {
+    const std::optional<CopyMap::Leftover> leftover = map_.LeftoverOf(todo.span, replica_host);
     if (!leftover.has_value()) continue;
     has_left = true;
     NoteLeft(todo.span, leftover->life.server);

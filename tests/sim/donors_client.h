@@ -17,37 +17,37 @@
 
 namespace nram::sim {
 
-// A client with one region, as its sessions, its walk and its slots stand to what servers ask (client/pool/repairer.h).
+// A client with one region: its sessions, its walk and its slots serve the servers that ask (client/pool/repairer.h).
 // One thread.
 class DonorClient {
  public:
   DonorClient(DonorWorld* world, uint32_t number, const std::vector<size_t>& donors, int copies);
 
-  // --- What the world tells.
-  // The server has begun to ask: this client hears of it with an answer, or by a ping.
+  // --- News from the world.
+  // The server has begun to ask: this client learns of it with an answer, or by a ping.
   void NoteAsks(uint16_t server);
   void Hear(uint16_t server, uint32_t number);
   void Tick();
   void EndSlot(size_t slot);
   void NoteFreed(uint16_t server, uint32_t span, uint32_t number);
-  // Writes so many new spans.
+  // Writes this number of new spans.
   void Write(size_t spans);
-  // Before anything else: from now on this client hears its servers, and at once now.
+  // Call it before all others. From now on this client hears its servers; it hears all of them now.
   void HearAll();
   // Hears all servers at once.
   void ListenAll();
 
-  // A frozen one hears nothing and does nothing. What it has begun ends.
+  // A frozen client hears nothing and starts nothing. Its operations under way end.
   void SetFrozen(bool is_frozen);
   bool is_frozen() const { return is_frozen_; }
-  // A span on that server, which asks, that has somewhere to go; "" if there is none.
+  // A span on that server, which asks, although the span has a place to go to; "" if there is none.
   std::string FindStuck(uint16_t server) const;
 
   size_t spans() const { return spans_.size(); }
   int copies() const { return copies_; }
-  // Adds what this client stores at each donor. Returns what is wrong with its spans.
+  // Adds this client's stored bytes at each donor. Returns an error of its spans; "" if there is none.
   std::string Check(std::vector<uint64_t>* stored) const;
-  // Nothing is under way or to be done.
+  // Nothing is under way, and no work is left.
   bool idle() const;
 
  private:
@@ -67,7 +67,7 @@ class DonorClient {
 
   struct Session {
     Donor* donor = nullptr;
-    ServerRoom room;  // as it was heard last
+    ServerRoom room;  // from the last report
     uint64_t word = 0;
     uint32_t share = 0;
     int64_t hear_again_ms = 100;
@@ -88,7 +88,7 @@ class DonorClient {
   };
   struct Held {
     uint32_t place = UINT32_MAX;  // in Session::here; UINT32_MAX: the copy is not in sync
-    uint32_t number = 0;          // of the copy: another one has come since
+    uint32_t number = 0;          // of the copy: a newer copy has another one
     int64_t came_ms = -100'000;   // from another server
   };
   struct Todo {
@@ -104,7 +104,7 @@ class DonorClient {
     int in_a_row = 0;
     Todo todo;
     uint16_t target = kNoServer;
-    bool copies = false;  // a copy is under way, or nothing but a flip
+    bool copies = false;  // a copy is under way, otherwise only a flip
     bool fails = false;
     std::optional<uint16_t> joining;
   };
@@ -138,9 +138,9 @@ class DonorClient {
   std::vector<Session> sessions_;
   std::vector<CopyMap::Donor> donors_;
   std::vector<Span> spans_;
-  absl::flat_hash_map<uint64_t, Held> held_;  // what takes memory at a server
+  absl::flat_hash_map<uint64_t, Held> held_;  // the spans that take memory at a server
   std::deque<Todo> sheds_;
-  std::deque<std::pair<int64_t, uint32_t>> repairs_;  // from when on, which span
+  std::deque<std::pair<int64_t, uint32_t>> repairs_;  // the earliest time, and the span
   std::array<Slot, kSlots> slots_;
   std::vector<PlacementCandidate> candidates_;
   uint32_t numbers_ = 0;

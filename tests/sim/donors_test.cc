@@ -1,4 +1,5 @@
-// Thousands of donors whose own programs come and go: what is moved, how soon it is, and that it ends. See kHelp.
+// Thousands of donors whose own programs change: the amount that is moved, the time until then, and that it ends. See
+// kHelp.
 
 #include <algorithm>
 #include <cstdint>
@@ -34,21 +35,21 @@ constexpr char kHelp[] =
 constexpr int64_t kStepMs = 100;
 constexpr int64_t kForEver = 1'000'000'000;
 
-// The limits that must hold; each with the figures that it is about.
+// The limits that must hold, each with its figures.
 struct Limits {
-  // Spans that leave, to what servers have asked for; and that, to what the donors could not spare.
+  // The ratio of shed bytes to asked bytes; the ratio of asked bytes to the bytes that the donors could not spare.
   double left_of_asked = 1.02;
   double asked_of_needed = 2.2;
-  // Of the spans that leave: those that come back within 30 s, and those sent to a server that asks just then.
+  // Shares of the shed spans: spans that return within 30 s, and spans that are sent to a server that asks just then.
   double returns = 0.0002;
   double to_asking = 0.01;
-  // Of the spans that leave, those that have come within 5 s; to what it would be if servers asked at random.
+  // The share of shed spans that arrived within the last 5 s, relative to that share if servers asked at random.
   double quick_of_chance = 1.6;
-  int64_t longest_ms = 5'000;  // that a server asks at a time, while jobs come and go
+  int64_t longest_ms = 5'000;  // that a server asks at a time, while jobs change
   int64_t given_ms = 10'000;    // that some server asks after that
-  int64_t settled_ms = 10'000;  // that spans leave after that
-  bool has_room = true;        // all that is asked can be given
-  // In vain, for each server that asks and each of its clients, a second.
+  int64_t settled_ms = 10'000;  // that spans are shed after that
+  bool has_room = true;        // the donors can give all that is asked
+  // Vain searches for each server that asks and each of its clients, a second.
   double searches_a_second = 15;
 };
 
@@ -60,7 +61,7 @@ struct Scenario {
 
 constexpr JobMix kStorm = {.steps = 300, .spikes = 500, .ramps = 300, .periodics = 100, .racks = 300};
 
-// Of six donors, two ask one after the other, again and again; and then two others at once.
+// Two of six donors ask one after the other, again and again; and then two others at once.
 DonorWorldOptions Seesaw() {
   DonorWorldOptions options;
   options.donors = options.pool = 6;
@@ -81,7 +82,7 @@ DonorWorldOptions Seesaw() {
   return options;
 }
 
-// Every third donor needs half a gigabyte once, and one client of five does not hear of it.
+// Every third donor needs half a gigabyte once, and one client of five does not learn of it.
 DonorWorldOptions Frozen() {
   DonorWorldOptions options;
   options.donors = 300;
@@ -99,7 +100,7 @@ DonorWorldOptions Frozen() {
   return options;
 }
 
-// Half of all donors need all that they have, and there is no room for it.
+// Half of all donors need all of their memory, and there is no room for it.
 DonorWorldOptions Over() {
   DonorWorldOptions options;
   options.donors = 200;
@@ -144,9 +145,9 @@ std::vector<Scenario> Scenarios() {
   return {{"storm", storm, {}},
           {"racks", racks, {}},
           {"periodic", periodic, {}},
-          // A few hundred spans, and no room for chance.
+          // A few hundred spans: chance has more effect.
           {"seesaw", Seesaw(), {.to_asking = 0.15, .quick_of_chance = 8}},
-          // Memory in slots when a server has enough is more, compared with what it has asked for.
+          // The copies in slots when a server has enough are a larger share of the asked bytes.
           {"slow", slow, {.left_of_asked = 1.2, .longest_ms = 15'000}},
           {"frozen", Frozen(), {.asked_of_needed = 2.5, .quick_of_chance = 3, .longest_ms = 10'000}},
           {"over", Over(), {.to_asking = 0.03, .longest_ms = kForEver, .given_ms = kForEver, .has_room = false}},
@@ -178,7 +179,7 @@ class Run {
   Run(const Scenario& scenario, uint64_t seed, bool traces)
       : scenario_(scenario), limits_(scenario.limits), traces_(traces), world_(scenario.options, seed) {}
 
-  // Returns the failure; empty if nothing is wrong.
+  // Returns the failure; empty if there is none.
   std::string Go();
 
  private:

@@ -124,7 +124,7 @@ void DonorWorld::Carry(const Event& event) {
   }
 }
 
-// As MemServer::CollectorLoop and GiveBack::Tick, without what moves frames.
+// The work of MemServer::CollectorLoop and GiveBack::Tick, without moves of frames.
 void DonorWorld::TickServer(size_t index) {
   Donor* const donor = donors_[index].get();
   if (!donor->stays) donor->jobs_bytes = donor->jobs.BytesAt(now_ms_);

@@ -17,15 +17,15 @@ struct EpisodeOptions {
 
 struct EpisodeResult {
   std::string failure;  // empty: all is well
-  std::string report;   // what happened before the failure
+  std::string report;   // the events before the failure
   uint64_t operations = 0;
   uint64_t events = 0;
   uint64_t digest = 0;  // the same for the same seed
   int64_t virtual_ns = 0;
 };
 
-// A world of its own: servers, clients and faults, then a quiet phase in which everything must be well again.
-// With real pools (pool_client.h). Of the faults, the seed leaves out some.
+// Each runs a world of its own: servers, clients and faults, then a quiet phase in which everything must be well again.
+// This one has real pools (pool_client.h). The seed leaves out some of the faults.
 EpisodeResult RunPoolEpisode(const EpisodeOptions& options);
 // With raw clients (raw_client.h).
 EpisodeResult RunRawEpisode(const EpisodeOptions& options);

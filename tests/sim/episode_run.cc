@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kSettleNs = 30 * kNsPerSecond;
 constexpr int64_t kFaultPauseNs = 500 * kNsPerMs;
-// Events that happen for nothing but themselves at one time, or for so few operations, have no end.
+// Events that only cause each other at one time, or that run too few operations, have no end.
 constexpr uint64_t kEventsPerTimeMax = 1'000'000;
 
 }  // namespace

@@ -23,12 +23,12 @@ class EpisodeRun {
  protected:
   EpisodeRun(const EpisodeOptions& options, const ClusterOptions& cluster, const FaultWeights& faults);
 
-  // Keeps some operations of a client under way while is_busy(); goes on when SchedulePump says so.
+  // Keeps some operations of a client under way while is_busy(); goes on after SchedulePump.
   virtual void Pump(size_t client) = 0;
-  // Has Pump run within so long, once for all calls until then.
+  // Has Pump run within `max_ns`, once for all calls until then.
   void SchedulePump(size_t client, int64_t max_ns);
   void NoteStarted() { ++started_; }
-  // Faults and operations, until enough of these have started and all have ended.
+  // Faults and operations, until enough operations have started and all have ended.
   void RunFaults();
 
   bool failed() const { return !cluster_.checker.failure().empty(); }
@@ -42,14 +42,14 @@ class EpisodeRun {
     }
     return true;
   }
-  // Until it is done, which must not take long; or it is a failure, `what`.
+  // Waits until it is done, which must not take long; otherwise fails with `what`.
   template <typename Predicate>
   void Await(const Predicate& is_done, const char* what) {
     if (!RunUntil(is_done, cluster_.world.NowNs() + kQuietNs) && !failed()) cluster_.checker.Fail(what);
   }
-  // Until no operation is under way.
+  // Waits until no operation is under way.
   void AwaitIdle(const char* when);
-  // So long that each client has noticed what has become of its leases.
+  // Waits until each client has noticed the state of its leases.
   void Settle();
   EpisodeResult Result() const;
 

@@ -58,7 +58,7 @@ void Faults::EndAll() {
 
 void Faults::ScheduleNext() {
   if (std::accumulate(weights_.begin(), weights_.end(), uint64_t{0}) == 0) return;
-  // Some come together.
+  // Some follow at once.
   const int64_t pause_ns = world_->rng().OneIn(3) ? 5 * kNsPerMs : 2 * pause_ns_;
   next_ = world_->After(world_->rng().Between(0, pause_ns), World::kNobody, [this] {
     if (!running_) return;
@@ -93,7 +93,7 @@ void Faults::Inject() {
 void Faults::EndAfter(int64_t max_ns, std::function<void()> end) {
   const size_t index = ends_.size();
   ends_.push_back(std::move(end));
-  // Short ones are as interesting as long ones: from what an operation takes to what nobody waits for.
+  // Short faults are as interesting as long ones: from the time of one operation to times beyond all deadlines.
   const int64_t scale_ns = std::max<int64_t>(max_ns >> world_->rng().Below(18), 1);
   world_->After(world_->rng().Between(0, scale_ns), World::kNobody, [this, index] { RunEnd(index); });
 }

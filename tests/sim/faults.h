@@ -1,7 +1,7 @@
 #ifndef NRAM_TESTS_SIM_FAULTS_H_
 #define NRAM_TESTS_SIM_FAULTS_H_
 
-// What goes wrong in a simulation, and when.
+// The faults of a simulation, and their times.
 
 #include <array>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace nram::sim {
 
 enum class Fault {
   kKill,       // a server's process ends, and starts again
-  kPower,      // a server's machine loses its power, so that nobody is told, and starts again
+  kPower,      // a server's machine loses its power without a message to its peers, and starts again
   kFreeze,     // a server stops and goes on
   kStop,       // a client stops and goes on
   kCut,        // the network between a client and a server is cut, in both directions or in one
@@ -36,7 +36,7 @@ inline constexpr size_t kFaultCount = 13;
 using FaultWeights = std::array<uint32_t, kFaultCount>;
 inline constexpr FaultWeights kAllFaults = {4, 2, 4, 3, 8, 6, 8, 1, 2, 4, 2, 3, 6};
 
-// "all", "none", or names with weights: "kill:4,cut". INVALID_ARGUMENT names what is not known.
+// "all", "none", or names with weights: "kill:4,cut". INVALID_ARGUMENT names the unknown word.
 absl::StatusOr<FaultWeights> ParseFaults(absl::string_view text);
 
 // One thread. Faults come one after the other while it runs, and each ends by itself.
@@ -45,22 +45,22 @@ class Faults {
   // `pause_ns`: between two faults, on average.
   Faults(Cluster* cluster, const FaultWeights& weights, int64_t pause_ns);
 
-  // What ends a client's lease at a server; for kEndLease.
+  // Returns the lease that a client has at a server; for kEndLease.
   std::function<LeaseId(size_t client, size_t server)> lease_of;
-  // If set, a fault comes only while none lasts, and this says so.
+  // If set, a fault begins only while no other one lasts, and while this returns true.
   std::function<bool()> may_come;
 
   void Begin();
-  // One more, from now on within so long, if faults have begun and not ended.
+  // Has one more fault begin within `ns`, if faults have begun and not ended.
   void InjectWithin(int64_t ns);
-  // No more faults, and those that last end now.
+  // Begins no more faults, and ends those under way now.
   void EndAll();
 
  private:
   void ScheduleNext();
   void Inject();
   void Apply(Fault fault);
-  // Has a fault end after a time of chance, up to `max_ns`, mostly much less; or by EndAll.
+  // Has a fault end after a random time up to `max_ns`, mostly much less; or by EndAll.
   void EndAfter(int64_t max_ns, std::function<void()> end);
   bool MayCome();
   void RunEnd(size_t index);

@@ -12,7 +12,7 @@
 namespace nram::sim {
 namespace {
 
-// The counterpart of control_client.cc, which is over gRPC. Calls that regions do not need are not there.
+// The counterpart of control_client.cc, which uses gRPC. Calls that regions do not need are missing.
 class FiberControl : public ControlClient {
  public:
   FiberControl(World* world, Network* network, HostId client, SimServer* server)

@@ -1,6 +1,5 @@
-// Where the product waits, or asks for the time: the C library's functions, in place of its own. A fiber (fibers.h)
-// that calls one waits in virtual time. Everybody else gets the C library's. Threads that a fiber begins are fibers
-// too.
+// The product's waits and clock: these functions take the place of the C library's. A fiber (fibers.h) that calls one
+// waits in virtual time. All other threads get the C library's functions. Threads that a fiber begins are fibers too.
 
 #include <dlfcn.h>
 #include <linux/futex.h>
@@ -24,7 +23,7 @@
 namespace nram::sim {
 namespace {
 
-// A lock is held by a fiber that waits: how often to look.
+// A waiting fiber holds a lock: the time between two looks.
 constexpr int64_t kLockedNs = 20 * kNsPerUs;
 constexpr int64_t kCallNs = 10 * kNsPerUs;
 constexpr int64_t kForEverNs = INT64_MAX / 2;
@@ -57,7 +56,7 @@ int clock_gettime(clockid_t clock, timespec* time) noexcept {
 
 int poll(pollfd* fds, nfds_t count, int timeout_ms) {
   if (count == 0 && Fibers::InOne()) {
-    // Who waits for nothing uses time all the same.
+    // A wait for nothing uses time all the same.
     Fibers::Current()->Sleep(std::max(timeout_ms * nram::kNsPerMs, nram::sim::kCallNs));
     return 0;
   }
@@ -95,7 +94,7 @@ int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
     if (Fibers::InOne()) {
       Fibers::Current()->Sleep(nram::sim::kLockedNs);
     } else if (Fibers::Current() != nullptr) {
-      abort();  // an event waits for a fiber
+      abort();  // an event would wait for a fiber
     } else {
       sched_yield();
     }

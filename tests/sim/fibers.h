@@ -2,7 +2,7 @@
 #define NRAM_TESTS_SIM_FIBERS_H_
 
 // Programs whose calls block, in virtual time. Each has a stack of its own, runs when an event of its host resumes it,
-// and leaves the processor when it waits. fiber_waits.cc makes what waits of the product wait here.
+// and leaves the processor when it waits. fiber_waits.cc makes the product's waits wait here.
 
 #include <ucontext.h>
 
@@ -15,7 +15,7 @@
 
 namespace nram::sim {
 
-// One thread; at most one object at a time. What a fiber that never ends has on its stack is never destroyed.
+// One thread; at most one object at a time. The objects on the stack of a fiber that never ends are never destroyed.
 class Fibers {
  public:
   using Id = uint64_t;
@@ -34,17 +34,17 @@ class Fibers {
   // Runs `body` from the host's next event on.
   Id Start(HostId host, std::function<void()> body);
   bool IsOver(Id id) const { return !fibers_.contains(id); }
-  // The host's fibers never run again. One that runs just now does not return from this.
+  // The host's fibers never run again. A fiber that runs just now does not return from this.
   void KillAll(HostId host);
 
-  // --- Of the fiber that runs.
+  // --- Calls of the running fiber.
   HostId host() const;
   void SleepUntil(int64_t time_ns) { (void)WaitFor(nullptr, time_ns); }
   void Sleep(int64_t ns) { SleepUntil(world_->NowNs() + ns); }
-  // Until it is woken for `what`, true, or that time.
+  // Returns true when the fiber is woken for `what`, false at that time.
   bool WaitFor(const void* what, int64_t time_ns);
 
-  // Of anybody: resumes those that wait for `what`, soon.
+  // Any caller may wake: resumes the fibers that wait for `what`, soon.
   void Wake(const void* what);
   World* world() const { return world_; }
 
@@ -55,7 +55,7 @@ class Fibers {
     std::function<void()> body;
     char* stack = nullptr;
     ucontext_t context;
-    ucontext_t* back = nullptr;  // who has resumed it
+    ucontext_t* back = nullptr;  // the context that has resumed it
     const void* waits_for = nullptr;
     World::Timer timer = 0;
     bool woken = false;

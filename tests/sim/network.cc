@@ -30,7 +30,7 @@ Network::Connection* Network::Find(ConnectionId id) {
 void Network::Forget(ConnectionId id) {
   const auto it = connections_.find(id);
   if (it == connections_.end()) return;
-  // While something is on its way to an end that is still there, or to be accepted, it stays.
+  // A connection remains while an item is on its way to a present end, or waits to be accepted.
   const auto& ends = it->second.ends;
   const bool server_waits = !it->second.accepted && !ends[kServer].queue.empty();
   if (ends[kClient].gone && ends[kServer].gone && !server_waits) connections_.erase(it);
@@ -84,7 +84,7 @@ void Network::Arrive(ConnectionId id, Side side) {
   }
   if (side == kServer && !connection->accepted) AcceptNow(id, connection);
   if (to.gone || to.receiver == nullptr) {
-    // Nobody is there any more: the host says so, if it has power.
+    // No end is there any more: the host reports it, if it has power.
     to.queue.clear();
     End& sender = connection->ends[Other(side)];
     if (!sender.gone && !sender.ended && !powerless_[to.host]) {
@@ -108,7 +108,7 @@ void Network::Arrive(ConnectionId id, Side side) {
     case Item::Kind::kBytes: {
       std::string& bytes = item.bytes;
       if (bytes.size() > 1 && world_->rng().OneIn(64)) {
-        // It comes in two pieces.
+        // The bytes arrive in two pieces.
         const size_t first = 1 + world_->rng().Below(bytes.size() - 1);
         to.queue.push_front({Item::Kind::kBytes, bytes.substr(first)});
         bytes.resize(first);
@@ -178,7 +178,7 @@ void Network::CloseAll(HostId host, bool silently) {
   for (const auto& [id, side] : closing) {
     Connection* const connection = Find(id);
     if (connection == nullptr) continue;
-    // One that is not accepted yet will be, by whoever listens then, unless its SYN has been answered already.
+    // A listener will still accept an unaccepted connection, unless its SYN has been answered already.
     if (silently) {
       connection->ends[Other(side)].ended = true;
       // The items that are on their way from here are lost.
@@ -186,7 +186,7 @@ void Network::CloseAll(HostId host, bool silently) {
     }
     if (side == kServer) connection->accepted = true;
     Close(id, side);
-    // It hears when it sends again.
+    // It learns of the end when it sends again.
     if (Connection* const left = Find(id); silently && left != nullptr) left->ends[Other(side)].ended = false;
   }
 }
@@ -216,7 +216,7 @@ bool Network::BreakOne(HostId client, HostId server) {
   }
   if (candidates.empty()) return false;
   const ConnectionId id = candidates[world_->rng().Below(candidates.size())];
-  // As if a router had sent a reset to both. Each loses what is on its way to it, from some byte on.
+  // As if a router had sent a reset to both. Each loses the bytes on their way to it, from some byte on.
   Connection* const connection = Find(id);
   for (const Side side : {kClient, kServer}) {
     End& end = connection->ends[side];
@@ -278,7 +278,7 @@ void Network::LookForSilence(HostId from, HostId to, int64_t cut_ns, Side side) 
     if ((client == from && server == to) || (client == to && server == from)) silent.push_back(id);
   }
   for (const ConnectionId id : silent) {
-    // The kernel tells its own program; the other end hears when the network is back.
+    // The kernel tells its own program; the other end learns of it when the network is back.
     world_->At(world_->NowNs(), Find(id)->ends[side].host, [this, id, side] {
       Connection* const connection = Find(id);
       if (connection == nullptr || connection->ends[side].gone || connection->ends[side].receiver == nullptr) return;

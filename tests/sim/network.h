@@ -2,7 +2,7 @@
 #define NRAM_TESTS_SIM_NETWORK_H_
 
 // The network between the hosts of a World: connections like TCP's, and single posts. It delays, is cut in one
-// direction or both, and breaks connections with what is on its way, also in the middle of a message.
+// direction or both, and breaks connections with the bytes on their way, also in the middle of a message.
 
 #include <array>
 #include <cstddef>
@@ -18,19 +18,19 @@
 
 namespace nram::sim {
 
-// One thread. A connection has two ends. Bytes come to an end in the order in which they were sent, or not at all.
+// One thread. A connection has two ends. Bytes arrive at an end in the order in which they were sent, or not at all.
 class Network {
  public:
-  // Names a connection, never another one later.
+  // Names a connection; a name is never used again.
   using ConnectionId = uint64_t;
   enum Side : int { kClient = 0, kServer = 1 };
 
-  // An end's owner. After OnRefused or OnEnd nothing comes any more, but the end is still to be closed.
+  // An end's owner. After OnRefused or OnEnd nothing more arrives, but the end must still be closed.
   class Receiver {
    public:
     virtual ~Receiver() = default;
     virtual void OnConnected() {}  // the client's end
-    virtual void OnRefused() {}    // the client's end: nobody listens
+    virtual void OnRefused() {}    // the client's end: there is no listener
     virtual void OnBytes(absl::Span<const std::byte> bytes) = 0;
     // The other end has closed, or the connection is broken.
     virtual void OnEnd() = 0;
@@ -38,7 +38,7 @@ class Network {
   class Listener {
    public:
     virtual ~Listener() = default;
-    // A connection has come. Returns the owner of its server's end.
+    // A connection has arrived. Returns the owner of its server's end.
     virtual Receiver* Accept(ConnectionId id) = 0;
   };
 
@@ -52,34 +52,34 @@ class Network {
   // --- Connections.
   ConnectionId Connect(HostId client, HostId server, Receiver* receiver);
   void Send(ConnectionId id, Side from, std::string bytes);
-  // The end is gone: nothing comes to it. What it has sent still arrives, and then OnEnd.
+  // The end is closed: nothing more arrives at it. Its sent bytes still arrive, and then OnEnd.
   void Close(ConnectionId id, Side side);
-  // Like Close, but what it has sent and has not arrived is lost from some byte on.
+  // Like Close, but its bytes on their way are lost from some byte on.
   void Reset(ConnectionId id, Side side);
-  // All ends at the host close: as when its process is killed. `silently`: the other ends hear nothing, as when the
+  // All ends at the host close, as when its process is killed. `silently`: the other ends hear nothing, as when the
   // power fails.
   void CloseAll(HostId host, bool silently);
-  // Changes one bit of what is on its way to a random end. False: nothing is.
+  // Changes one bit of an item on its way to a random end. False: no item is on its way.
   bool FlipBit();
   // A connection between the two hosts breaks, for both. False: there is none.
   bool BreakOne(HostId client, HostId server);
   size_t connection_count() const { return connections_.size(); }
 
   // --- Single messages.
-  // `event` happens at `to`, but for a cut: then later, or never.
+  // `event` happens at `to`. During a cut it happens later, or never.
   void Post(HostId from, HostId to, World::Event event);
 
-  // --- What fails.
+  // --- Faults.
   void Cut(HostId from, HostId to);
   void Heal(HostId from, HostId to);
   bool IsCut(HostId from, HostId to) { return way(from, to).cut; }
-  // Each message takes up to so much longer.
+  // Each message takes up to `slow_ns` longer.
   void SetSlow(HostId from, HostId to, int64_t slow_ns) { way(from, to).slow_ns = slow_ns; }
-  // A host without power answers to nothing; one whose process is gone refuses.
+  // A host without power answers to nothing; a host whose process has ended refuses.
   void SetPower(HostId host, bool on) { powerless_[host] = !on; }
 
  private:
-  // A client's kernel gives a connection up when the network has been cut for so long, a server's when for much longer.
+  // The length of a cut after which a client's kernel, and much later a server's, gives up a connection.
   static constexpr int64_t kClientSilenceNs = 5 * kNsPerSecond;
   static constexpr int64_t kServerSilenceNs = 60 * kNsPerSecond;
 
@@ -93,7 +93,7 @@ class Network {
     bool gone = false;       // closed
     bool ended = false;      // the other one has closed
     std::deque<Item> queue;  // on its way to here
-    int64_t last_ns = 0;     // when the last of these arrives
+    int64_t last_ns = 0;     // when the last item arrives
   };
   struct Connection {
     std::array<End, 2> ends;
@@ -104,7 +104,7 @@ class Network {
     bool cut = false;
     int64_t cut_ns = 0;
     int64_t slow_ns = 0;
-    std::vector<std::pair<ConnectionId, Side>> stalled;  // one for each item that was to arrive
+    std::vector<std::pair<ConnectionId, Side>> stalled;  // one for each held item
     std::vector<World::Event> posts;
   };
 
@@ -114,12 +114,12 @@ class Network {
   // Puts an item on its way to `side`.
   void Push(ConnectionId id, Connection* connection, Side side, Item item);
   void ScheduleArrival(ConnectionId id, Side side, HostId host, int64_t time_ns);
-  // The next item has come to `side`.
+  // The next item has arrived at `side`.
   void Arrive(ConnectionId id, Side side);
   void ArriveSyn(ConnectionId id, Connection* connection);
   void AcceptNow(ConnectionId id, Connection* connection);
   void Forget(ConnectionId id);
-  // The kernels of both ends look whether the way between them is still cut.
+  // The kernels of both ends check whether the way between them is still cut.
   void LookForSilence(HostId from, HostId to, int64_t cut_ns, Side side);
 
   World* const world_;

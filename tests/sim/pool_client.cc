@@ -151,7 +151,7 @@ void PoolClient::CheckPage(RegionId region, const CopyMap& copies, ChunkRange ra
   std::optional<std::string> first;
   for (const CopyMap::Leg& leg : legs) {
     SimServer& server = *cluster_->servers[leg.life.server];
-    // One that has died, or has freed the region with its lease, nobody has asked since.
+    // No client has asked a server since it died, or freed the region with its lease.
     if (!server.alive() || server.core()->incarnation() != leg.life.incarnation) continue;
     ChunkMask mask = 0;
     uint32_t crc = 0;
@@ -230,7 +230,7 @@ ChunkRange PoolClient::ChooseRange(const Handle& handle) const {
   const uint64_t at = rng.Below(1000);
   if (handle.reserves && at < 100) return handle.window;
   const uint64_t longest = at < 700 ? 8 : at < 950 ? 48 : at < 997 ? 256 : 2 * kChunksPerSpan;
-  // Most are where others are.
+  // Most operations are at the same places as others.
   const uint64_t space = rng.OneIn(3) ? handle.window.count : options_.hot_chunks;
   uint64_t offset = rng.Below(space);
   uint64_t count = 1 + rng.Below(longest);
@@ -392,7 +392,7 @@ void PoolClient::End(Operation* operation, const absl::Status& status) {
   const Checker::Operation& checked = operation->checked;
   std::vector<int> servers;
   if (!status.ok() && handle->region->map()->copies() != nullptr) {
-    // Which copy has missed something is not known here.
+    // The copy that has missed a message is not known here.
     for (const auto& server : cluster_->servers) servers.push_back(server->index());
   } else if (!status.ok() && checked.range.count > 0) {
     const uint64_t last_span = (checked.range.end() - 1) / kChunksPerSpan;
@@ -407,7 +407,7 @@ void PoolClient::End(Operation* operation, const absl::Status& status) {
       absl::c_all_of(cluster_->servers, [this](const auto& server) { return KnownLease(server.get()) != nullptr; })) {
     checker_->SetRoomy(checked);
   }
-  // Lost bytes stay lost.
+  // Lost bytes remain lost.
   if (absl::IsDataLoss(status) && !calm_ && handle->ending == Handle::Ending::kNone && world_->rng().OneIn(4)) {
     handle->ending = Handle::Ending::kDestroy;
   }
@@ -456,14 +456,15 @@ std::shared_ptr<Lease> PoolClient::KnownLease(SimServer* server) const {
 }
 
 void PoolClient::CheckNoMoreRoom() {
-  // Of what its writes without an answer have used, a region believes that it is still there: the server knows.
+  // A region counts the room that its unanswered writes have used as present: only the server knows better.
   if (under_way_ > 0 || (options_.reserve_one_in > 0 && !options_.all_answered)) return;
   for (const auto& server : cluster_->servers) {
     const Room& room = *pool_->session(server->index())->room();
     const std::shared_ptr<Lease> lease = KnownLease(server.get());
     if (lease == nullptr || room.unsettled()) continue;
     const auto reservation = static_cast<int64_t>(server->core()->arena().left_bytes(lease->reservation));
-    // Trims that keep room are told of in whole chunks: the rest may be free by the server's word, and come again.
+    // The server reports the room that trims keep in whole chunks: it may report the rest as free, and reserve it
+    // again.
     const auto rest = static_cast<int64_t>(options_.reserve_one_in > 0 ? handles_.size() * kChunkBytes : 0);
     if (room.free_bytes() + room.reserved_bytes() <= reservation + rest) continue;
     checker_->Fail(absl::StrCat(world_->NameOf(host_), " counts on more room at ", server->name(),
@@ -488,7 +489,7 @@ void PoolClient::CheckRoom(SimServer* server) {
     checker_->Fail(absl::StrCat(world_->NameOf(host_), " at ", server->name(), ": ", what, ": free ", free_bytes,
                                 ", reserved ", reserved_bytes, ", reservation ", reservation));
   };
-  // Some region may be in doubt of what its trims have kept, while it is there.
+  // A region may be unsure of the room that its trims have kept, as long as it exists.
   if (keeps_trims_ && !stopping_) return;
   if (!room->Hear(reservation, room->Look())) return fail("something is granted or held");
   if (free_bytes + reserved_bytes != static_cast<int64_t>(reservation)) return fail("the account is wrong");

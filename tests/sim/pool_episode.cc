@@ -24,11 +24,11 @@ struct Plan {
   bool never_full = false;
   bool survives = false;     // one fault at a time, and two copies
   uint64_t evil_one_in = 0;  // replies to reads of sealed pages; 0: no server lies
-  bool one_is_evil = false;  // and no other fault comes: the other copy is always good
+  bool one_is_evil = false;  // and there are no other faults: the other copy is always good
   Checker::Servers servers = Checker::Servers::kMayBeAway;
 };
 
-// Those after which every request has an answer.
+// The faults after which every request has an answer.
 FaultWeights OnlyRoom(const FaultWeights& faults) {
   FaultWeights only{};
   for (const Fault fault : {Fault::kFill, Fault::kDrain}) {
@@ -37,7 +37,7 @@ FaultWeights OnlyRoom(const FaultWeights& faults) {
   return only;
 }
 
-// No error may come of any fault, since one copy is left.
+// No fault may cause an error, because one copy is left.
 void MakeSurviving(Plan* plan) {
   plan->survives = plan->never_full = true;
   plan->cluster.servers = std::max(plan->cluster.servers, 3);
@@ -53,14 +53,14 @@ void MakeSurviving(Plan* plan) {
   plan->servers = Checker::Servers::kStumble;
 }
 
-// Servers may be pressed. What that needs is decided apart, so that the other worlds of the seed stay as they were.
+// Servers may be pressed. This is decided apart, so that the seed's other worlds do not change.
 void MakePressed(const EpisodeOptions& options, Plan* plan) {
   Rng rng(options.seed ^ 0x9E55);
   const auto press = static_cast<size_t>(Fault::kPress);
   const bool presses = options.faults[press] > 0 && !plan->one_is_evil && rng.OneIn(3);
   plan->faults[press] = presses ? options.faults[press] * (1 + static_cast<uint32_t>(rng.Below(4))) : 0;
   if (!presses) return;
-  if (plan->survives) return;  // nobody needs room where another has some
+  if (plan->survives) return;  // a server without room does no harm where another one has some
   plan->never_full = false;
   plan->workload.expendable = rng.OneIn(3);
   // Its lease may end.
@@ -85,7 +85,7 @@ Plan MakePlan(const EpisodeOptions& options) {
   plan.workload.silence_limit_ms = rng.OneIn(2) ? 0 : 1'000;
   plan.workload.replace_after_ms = rng.Between(100, 10'000 >> rng.Below(4));
   plan.workload.repair_bytes_per_s = rng.OneIn(3) ? PoolOptions::kRepairQuarter : PoolOptions::kRepairUnbounded;
-  // Some faults at a time show what all together hide.
+  // A few faults at a time show errors that all faults together hide.
   const bool all = rng.OneIn(3);
   const uint64_t one_in = 2 + rng.Below(3);
   for (size_t i = 0; i < static_cast<size_t>(Fault::kPress); ++i) {
@@ -144,7 +144,7 @@ class PoolEpisode : private EpisodeRun {
     cluster_.checker.SetNeverFull(plan_.never_full);
     cluster_.checker.SetNeverLost(plan_.survives);
     SetEvil(plan_.evil_one_in);
-    // Pools send again what had no answer.
+    // Pools send unanswered requests again.
     cluster_.checker.SetEffect(RegisterHistory::Effect::kAgain);
     for (size_t i = 0; i < cluster_.clients.size(); ++i) {
       clients_.push_back(std::make_unique<PoolClient>(&cluster_, i, plan_.workload));
@@ -173,17 +173,17 @@ class PoolEpisode : private EpisodeRun {
       NoteStarted();
       // Also while much is under way.
       if (cluster_.world.rng().OneIn(kFaultEvery)) faults_.InjectWithin(kNsPerMs);
-      // In bursts, so that operations meet each other and yet time goes by.
+      // In bursts, so that operations meet each other, and yet time passes.
       if (cluster_.world.rng().OneIn(kBurst)) return SchedulePump(client, kBurstPauseNs);
     }
   }
-  // Until all clients are as they should be.
+  // Waits until all clients are well.
   void AwaitAll(bool (PoolClient::*are_well)() const, const char* what) {
     Await([&] { return absl::c_all_of(clients_, [&](const auto& client) { return (*client.*are_well)(); }); }, what);
   }
   void AwaitUp() { AwaitAll(&PoolClient::up, "a client does not come up again"); }
 
-  // No server is away: everything succeeds, but for what was lost.
+  // No server is away: everything succeeds, except for lost data.
   void BeQuiet() {
     if (failed()) return;
     cluster_.checker.SetServers(Checker::Servers::kThere);
@@ -199,7 +199,7 @@ class PoolEpisode : private EpisodeRun {
     }
     Settle();
     CheckRooms();
-    // Every span gets its copies again, if nothing stands in the way.
+    // Every span gets its copies again, if nothing prevents it.
     if (plan_.survives) AwaitAll(&PoolClient::whole, "copies are not made anew");
     for (const auto& client : clients_) {
       if (!failed()) client->CheckCopies();
@@ -226,7 +226,7 @@ class PoolEpisode : private EpisodeRun {
     CheckRooms();
     for (const auto& server : cluster_.servers) CheckEmpty(server.get(), /*closed=*/false);
   }
-  // As an administrator would.
+  // As an administrator would do.
   void DestroyDropped(RegionId region) {
     for (const auto& server : cluster_.servers) {
       v1::DestroyRegionRequest request;
@@ -249,7 +249,7 @@ class PoolEpisode : private EpisodeRun {
     ServerCore* const core = server->core();
     const ArenaUsage usage = core->arena().usage();
     const uint64_t frame_bytes = server->page_frame_bytes();
-    // GC regions without a handle go with their leases.
+    // GC regions without a handle end with their leases.
     const bool may_hold = !closed && absl::c_any_of(clients_, [](const auto& at) { return at->has_dropped_gc(); });
     const uint64_t regions = core->store().counters().regions;
     uint64_t reserved_bytes = usage.reserved_bytes;

@@ -14,7 +14,7 @@ constexpr int kCommitsMax = 3;
 
 }  // namespace
 
-// --- It changes the region.
+// --- The owner changes the region.
 
 ChunkRange PublishOwner::ChooseRange() {
   Rng& rng = world_->rng();
@@ -47,7 +47,7 @@ void PublishOwner::ChangeOnce() {
   PublishModel::Value value = model.NextValue();
   bool trims = rng.OneIn(6);
   if (trims && rng.OneIn(3)) range = {RoundDown(range.first, kChunksPerSpan), kChunksPerSpan};
-  // As it is already, or zeros.
+  // The same data again, or zeros.
   if (!trims && rng.OneIn(8) && last_value_ != 0) {
     range = last_range_;
     value = last_value_;
@@ -77,7 +77,7 @@ void PublishOwner::Write() {
   writes_ = false;
 }
 
-// --- It publishes.
+// --- The owner publishes.
 
 void PublishOwner::PublishOnce() {
   Rng& rng = world_->rng();
@@ -89,7 +89,7 @@ void PublishOwner::PublishOnce() {
   world_->model.BeginSeal(number_);
   const auto sealed = region_->Snapshot(with_owner ? VersionKeep::kWithOwner : VersionKeep::kUntilDropped);
   PublishModel::State state = world_->model.EndSeal(number_);
-  // Nobody has written yet.
+  // No page is written yet.
   if (absl::IsFailedPrecondition(sealed.status()) && state.empty()) return;
   Judge("seal", sealed.status());
   if (!sealed.ok()) return;

@@ -12,7 +12,7 @@
 namespace nram::sim {
 namespace {
 
-// Until all programs have ended; none waits longer.
+// The time until all programs have ended; none waits longer.
 constexpr int64_t kEndNs = 400 * kNsPerSecond;
 constexpr int64_t kSettleNs = 60 * kNsPerSecond;
 constexpr uint64_t kEventsMax = 30'000'000;
@@ -56,7 +56,7 @@ class PublishEpisode {
   void Await(const Predicate& is_done, const char* what) {
     if (!RunUntil(is_done, world_.cluster.world.NowNs() + kEndNs)) world_.Fail(what);
   }
-  // Leases of the dead end, and servers free what was dropped.
+  // Dead clients' leases end, and servers free the dropped versions.
   void Settle() {
     (void)RunUntil([] { return false; }, world_.cluster.world.NowNs() + kSettleNs);
   }
@@ -71,14 +71,14 @@ class PublishEpisode {
 
   PublishOwner* BeginOwner() {
     const uint64_t number = owners_.size() + 1;
-    // A dead one's host is that of no other, and faults come to those that are alive.
+    // A dead owner's host belongs to no other, and faults concern the live ones.
     const HostId host = world_.cluster.world.AddHost(absl::StrCat("owner", number));
     world_.cluster.clients[0] = host;
     owners_.push_back(std::make_unique<PublishOwner>(&world_, host, number));
     return owners_.back().get();
   }
 
-  // Somebody is to be the owner.
+  // Keeps an owner running.
   void Watch() {
     world_.cluster.world.After(world_.rng().Between(1, 100) * kNsPerMs, World::kNobody, [this] { Watch(); });
     if (world_.ends()) return;
@@ -93,7 +93,7 @@ class PublishEpisode {
     world_.fibers.Start(world_.cluster.clients[0], [owner] { owner->Run(); });
   }
 
-  // Nothing goes wrong any more: all that is there can be read, and goes.
+  // No more faults: all present data can be read, and is freed.
   void Finish() {
     if (world_.failed()) return;
     world_.Trace("--- the end");
@@ -107,7 +107,7 @@ class PublishEpisode {
     PublishOwner* owner = BeginOwner();
     world_.fibers.Start(world_.cluster.clients[0], [&] {
       const int64_t until_ns = world_.cluster.world.NowNs() + kEndNs / 2;
-      // An attempt that has got a part has its number.
+      // An attempt that has got a part has used its number.
       while (!world_.failed() && !owner->Open(until_ns) && world_.cluster.world.NowNs() < until_ns) {
         owner->Close();
         owner = BeginOwner();
@@ -130,7 +130,7 @@ class PublishEpisode {
 
   void CheckEmpty() {
     for (const auto& server : world_.cluster.servers) {
-      // Destroys what was lost to its owners, as an administrator would.
+      // Destroys the regions that have lost their owners, as an administrator would.
       if (!world_.KeepsAll()) DestroyOrphans(server.get());
       ServerCore* const core = server->core();
       core->store().FreeSome(INT64_MAX);
@@ -168,7 +168,7 @@ class PublishEpisode {
     result.events = world_.cluster.world.event_count();
     result.digest = world_.cluster.world.digest();
     result.virtual_ns = world_.cluster.world.NowNs();
-    // The dead have no end, nor has what is under way when an episode has failed.
+    // The dead have no end, and neither have operations under way after a failure.
     for (auto& owner : owners_) {
       if (owner->dead() || world_.failed()) (void)owner.release();
     }

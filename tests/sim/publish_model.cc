@@ -15,7 +15,7 @@ namespace {
 
 using Chunk = std::array<uint64_t, kChunkBytes / sizeof(uint64_t)>;
 
-// A change and a chunk say all of its bytes.
+// A change and a chunk determine all of its bytes.
 Chunk BytesOf(PublishModel::Value value, uint64_t chunk) {
   Chunk words{};
   if (value == 0) return words;
@@ -76,7 +76,7 @@ void PublishModel::BeginChange(uint64_t owner, ChunkRange range, Value value) {
 }
 
 void PublishModel::EndChange(uint64_t owner, ChunkRange range, Value value, bool ok) {
-  if (owner != owner_) return;  // it is among what may be
+  if (owner != owner_) return;  // it is among the possible values
   for (uint64_t chunk = range.first; chunk < range.end(); ++chunk) {
     if (chunk / kChunksPerPage % kPagesPerSpan >= kHotPages) continue;
     Head& head = At(chunk);

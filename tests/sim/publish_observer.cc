@@ -32,7 +32,7 @@ void PublishObserver::JudgeLook(const char* what, const absl::Status& status) {
   ++world_->operations;
   if (status.ok()) return;
   world_->Trace(absl::StrCat(world_->cluster.world.NameOf(host_), ": ", what, ": ", status.ToString()));
-  // An owner that has died while it made the records, or that makes them just now.
+  // An owner has died while it made the records, or makes them just now.
   const bool may_be = (IsUnanswered(status) && !quiet_) || (absl::IsDataLoss(status) && !world_->KeepsAll());
   if (may_be) return;
   world_->Fail(absl::StrCat(world_->cluster.world.NameOf(host_), ": ", what, ": ", status.ToString()));
@@ -62,14 +62,14 @@ void PublishObserver::JudgeRead(const Opened& opened, const absl::Status& status
                                         opened.uid, "): ", status.ToString());
   world_->Trace(what);
   if (IsUnanswered(status) && !world_->plan.calm && !quiet_) return;
-  // It is held, but its hold goes with a lease.
+  // It is held, but its hold ends with a lease.
   const bool may_be_gone = world_->LosesVersions() || world_->leases_ended != opened.leases_ended || !world_->plan.calm;
   if (absl::IsDataLoss(status) && may_be_gone) return;
   world_->Fail(what);
 }
 
 bool PublishObserver::Attach() {
-  // A version committed while it asks may come after an answer, also where the observer itself stands still meanwhile.
+  // A version committed during the request may miss the answer, also if the observer itself is frozen meanwhile.
   const bool is_any = world_->model.newest_committed() > 0;
   auto attached = Publication::Attach(pool_.get(), PublishWorld::kName, AttachMode::kReadOnly);
   if (attached.ok()) {

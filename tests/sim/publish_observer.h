@@ -11,7 +11,7 @@
 
 namespace nram::sim {
 
-// A program that looks for publications, opens some, reads them at random, compares them, and lets them go.
+// A program that looks for publications, opens some, reads them at random, compares them, and closes them.
 class PublishObserver {
  public:
   PublishObserver(PublishWorld* world, HostId host) : world_(world), host_(host) {}
@@ -22,7 +22,7 @@ class PublishObserver {
   LeaseId lease(size_t server) const { return pool_ == nullptr ? LeaseId{} : pool_->session(server)->lease(); }
 
   // --- For the last one, in a fiber of its host.
-  // Reads all publications wholly; nothing is away.
+  // Reads all publications wholly; no server is away.
   void CheckAll();
 
  private:
@@ -37,13 +37,13 @@ class PublishObserver {
   bool Attach();
   void Look();
   absl::StatusOr<PublicationRecord> ReadRecord(uint64_t floor);
-  // Of a record that was found. 0: it is wrong.
+  // The uid in a found record. 0: it is wrong.
   uint64_t FindUid(const PublicationRecord& record);
   void Open(uint64_t uid);
   void Read(Opened* opened, ChunkRange range);
   void ReadSome();
   void Compare();
-  // Whether it may fail so.
+  // Judges whether it may fail so.
   void JudgeOpen(uint64_t uid, const absl::Status& status);
   void JudgeRead(const Opened& opened, const absl::Status& status);
   void JudgeLook(const char* what, const absl::Status& status);

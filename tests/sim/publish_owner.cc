@@ -12,12 +12,12 @@ namespace nram::sim {
 namespace {
 
 constexpr int64_t kCallNs = 10 * kNsPerSecond;
-// A server frees a part of what is dropped at a time.
+// A server frees a part of the dropped versions at a time.
 constexpr int64_t kDroppedNs = 60 * kNsPerSecond;
 
 }  // namespace
 
-// --- It dies.
+// --- Its death.
 
 void PublishOwner::OnRequest(const MessageHeader& request) {
   if (dies_when_ == When::kNever || dead_ || region_ == nullptr) return;
@@ -27,7 +27,7 @@ void PublishOwner::OnRequest(const MessageHeader& request) {
                       (dies_when_ == When::kDrop && request.op == Op::kDropVersion);
   if (!counts || dies_after_-- > 0) return;
   dies_when_ = When::kNever;
-  // With this message not sent, or while it is under way, or executed.
+  // This message is not sent, or it is under way, or executed.
   if (world_->rng().OneIn(3)) return Die();
   world_->cluster.world.After(world_->rng().Between(0, 300 * kNsPerUs), host_, [this] { Die(); });
 }
@@ -63,7 +63,7 @@ void PublishOwner::Judge(const char* what, const absl::Status& status) {
   world_->Fail(absl::StrCat("owner ", number_, ": ", what, ": ", status.ToString()));
 }
 
-// --- It begins.
+// --- Its begin.
 
 absl::Status PublishOwner::OpenRecords(AttachMode mode) {
   const std::string name = PublishWorld::kName;

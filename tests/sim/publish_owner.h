@@ -12,10 +12,10 @@
 namespace nram::sim {
 
 // A program that takes the region and its records over, or makes them, changes the region at random, and publishes it.
-// It may die with any message. Then it stays for ever, with all that it has.
+// It may die with any message. Then its object and all its state remain for ever.
 class PublishOwner {
  public:
-  // `number`: no other has it.
+  // `number`: unique.
   PublishOwner(PublishWorld* world, HostId host, uint64_t number) : world_(world), host_(host), number_(number) {}
 
   // The program, in a fiber of the host.
@@ -48,7 +48,7 @@ class PublishOwner {
   bool goes_on() const { return !stops_ && !world_->ends(); }
   // Another one has taken over, or is just about to.
   bool MayBeShutOut() const;
-  // Whether it may fail so; after some errors the owner gives up.
+  // Judges whether it may fail so; after some errors the owner gives up.
   void Judge(const char* what, const absl::Status& status);
 
   void Write();

@@ -35,7 +35,7 @@ PublishPlan MakePublishPlan(const EpisodeOptions& options) {
   const uint64_t one_in = 1 + rng.Below(4);
   for (size_t i = 0; i < kFaultCount; ++i) {
     const auto fault = static_cast<Fault>(i);
-    // Damage is for pages of any kind alike; what is asked back moves spans of the head alone.
+    // Damage concerns pages of any kind alike; giving back moves only spans of the head.
     const bool is_left_out = fault == Fault::kMemoryBit || fault == Fault::kPress;
     if (!is_left_out && rng.OneIn(one_in)) plan.faults[i] = options.faults[i];
   }

@@ -104,7 +104,7 @@ void RawClient::TakeIn(Standing* at, const LeaseInfo& lease) {
   if (is_new_life) {
     Dial(at);
   } else if (is_new_term) {
-    // The server executes nothing more of these.
+    // The server executes no more of these messages.
     at->bulk->Disconnect();
     at->urgent->Disconnect();
   }
@@ -256,7 +256,7 @@ absl::Status RawClient::StatusOf(Operation* operation) {
   Call& call = operation->call;
   const absl::Status status = CallStatus(call, operation->at->server->name());
   if (call.code == absl::StatusCode::kDataLoss) {
-    // Garbled on its way, or there: the reader cannot tell.
+    // Garbled on its way, or at the server: the reader cannot tell.
     return cluster_->checker.MayBeLost(operation->checked, {server}) ? status
                                                                      : absl::UnavailableError(status.message());
   }

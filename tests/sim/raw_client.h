@@ -28,9 +28,9 @@ class RawClient {
   void Begin();
   // All servers can be used.
   bool up() const;
-  // Starts an operation of chance; `done` runs when it ends. False: none can be started now.
+  // Starts a random operation; `done` runs when it ends. False: none can be started now.
   bool StartSome(std::function<void()> done);
-  // Starts a read of so many chunks from a random place of each region; true if all could be started.
+  // Starts a read of `chunks` chunks from a random place of each region; true if all could be started.
   bool StartReads(uint64_t chunks, std::function<void()> done);
   // Destroys all regions. To be called while all servers can be used and nothing is under way.
   void DestroyAll(std::function<void()> done);

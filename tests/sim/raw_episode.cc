@@ -56,7 +56,7 @@ class RawEpisode : private EpisodeRun {
         return SchedulePump(client, 20 * kNsPerMs);
       }
       NoteStarted();
-      // In bursts, so that operations meet each other and yet time goes by.
+      // In bursts, so that operations meet each other, and yet time passes.
       if (cluster_.world.rng().OneIn(kBurst)) return SchedulePump(client, kBurstPauseNs);
     }
   }
@@ -67,7 +67,7 @@ class RawEpisode : private EpisodeRun {
 
   void ReadAll() {
     for (int round = 0; round < 4 && !failed(); ++round) {
-      // The first round finds out what is still of a former term. A damaged page breaks its reader's connection.
+      // The first round finds the remains of a former term. A damaged page breaks its reader's connection.
       const bool all_is_well = round > 0 && !cluster_.checker.HasDamage();
       cluster_.checker.SetServers(all_is_well ? Checker::Servers::kThere : Checker::Servers::kMayBeAway);
       for (const auto& client : clients_) {

@@ -80,7 +80,7 @@ std::string RegisterHistory::EndReadOfZeros(Moment began, Moment now, Moment old
     ++count;
   }
   if (count == 0) return absl::StrCat("a read begun at ", began, " found zeros instead of data; ", Describe());
-  // Which of several zeros it was is not known.
+  // The read does not tell several zeros apart.
   if (count == 1) NoteRead(static_cast<size_t>(possible), began, now);
   Prune(oldest);
   return "";

@@ -14,18 +14,19 @@ namespace nram::sim {
 using Moment = uint64_t;
 inline constexpr Moment kNever = ~Moment{0};
 
-// Writes have numbers above 0, each its own; what they wrote is told apart by these, but for zeros: any write of zeros,
-// a trim, or nothing ever written may have left them. Number 0 is the register's beginning.
+// Writes have numbers above 0, each its own. The numbers tell their values apart, except zeros: any write of zeros, a
+// trim, or an untouched register may have left them. Number 0 is the register's beginning.
 //
-// With kOnce a write takes effect once, and the register is atomic: its operations can be ordered so that each read
-// finds what the last write before it has left, and what ended before another began stands before that. (Gibbons and
-// Korach, "Testing Shared Memories", 1997: write each value together with the reads of it; with f the first end among
-// these and s the last begin, two values cannot both be ordered exactly if f of each is before s of the other.)
+// With kOnce a write takes effect once, and the register is atomic. Its operations can be ordered so that each read
+// finds the value of the last write before it, and an operation that ended before another one began stands before that
+// one. (Gibbons and Korach, "Testing Shared Memories", 1997: take each write together with the reads of its value. Let
+// f be the first end among these and s the last begin. Two values cannot both be ordered exactly if f of each is before
+// s of the other.)
 //
 // With kAgain a write may take effect several times while it is under way, as one that is sent again after its
 // connection broke: then f of a value is the end of its write, whatever reads have found before.
 //
-// In both, a value is dead when something else was found that it cannot have followed, and a failed write must not take
+// In both, a value is dead when another value was found that it cannot have followed. A failed write must not take
 // effect after a later write, begun when the failure was known, is known to have taken effect.
 class RegisterHistory {
  public:
@@ -36,15 +37,15 @@ class RegisterHistory {
   void BeginWrite(uint64_t number, bool zeros, Moment now) {
     values_.push_back({number, zeros, now, kNever, kNever, kNever, now});
   }
-  // `known`: it succeeded. Else whether it took effect, or will, is not known. `oldest`: no read that is under way, or
-  // will be, began before that.
+  // `known`: it succeeded. Otherwise it is not known whether it took effect, or will. `oldest`: no read that is under
+  // way, or will be, began before that.
   void EndWrite(uint64_t number, bool known, Moment now, Moment oldest);
 
-  // The finding of a read that began at `began` and ends now. Empty: that may be. Else what is wrong.
+  // The finding of a read that began at `began` and ends now. Returns "" if it is possible, otherwise the error.
   std::string EndRead(uint64_t number, Moment began, Moment now, Moment oldest);
   std::string EndReadOfZeros(Moment began, Moment now, Moment oldest);
 
-  // Whether what is stored cannot be zeros now.
+  // Tells whether the stored value cannot be zeros now.
   bool MustHoldData() const;
   std::string Describe() const;
   size_t size() const { return values_.size(); }
@@ -61,12 +62,12 @@ class RegisterHistory {
     bool over = false;  // about to be forgotten
   };
 
-  // The index of a value that stands in the way if `at` is found by such a read; -1: none does.
+  // The index of a value that contradicts a read of `at` between `began` and `now`; -1: there is none.
   int FindConflict(size_t at, Moment began, Moment now) const;
   void NoteRead(size_t at, Moment began, Moment now);
   // `at` is known to have taken effect.
   void NoteEffect(size_t at, Moment now);
-  // Something else is known to have been there between `began` and now. Values that ended before are dead.
+  // Another value is known to have been there between `began` and `now`. Values that ended before are dead.
   void NoteOther(const Value& found, Moment began, Moment now);
   void Prune(Moment oldest);
 

@@ -20,7 +20,7 @@ TEST(RegisterHistoryTest, AReadBesideAWriteFindsOldOrNew) {
   history.BeginWrite(1, false, 1);
   EXPECT_EQ(history.EndReadOfZeros(2, 3, 2), "");
   EXPECT_EQ(history.EndRead(1, 4, 5, 4), "");
-  // Seen once, it is there.
+  // Once seen, it is there.
   EXPECT_NE(history.EndReadOfZeros(6, 7, 6), "");
   history.EndWrite(1, true, 8, 8);
 }

@@ -77,8 +77,8 @@ absl::Status WriteState(const RunOptions& options, const State& state) {
                              absl::StrCat(options.what, "\n", state.done, "\n", state.operations, "\n"));
 }
 
-// A process that does the episodes from `first` on. It says the seed of each one that it begins, and at the end how
-// many operations there have been, or what has failed.
+// A process that runs the episodes from `first` on. It says the seed of each one that it begins, and at the end the
+// number of operations, or the failure.
 struct Batch {
   uint64_t first = 0;
   uint64_t count = 0;
@@ -88,7 +88,7 @@ struct Batch {
 
   absl::Status Start(const RunOptions& options);
   void Read();
-  // It has ended. *operations grows.
+  // Call it when the process has ended. *operations grows.
   absl::Status Judge(uint64_t* operations);
 };
 
@@ -173,7 +173,7 @@ class Jobs {
   absl::Status StartBatch() {
     auto batch = std::make_unique<Batch>();
     batch->first = next_;
-    // Programs that have died leave all that they had: some hundred MiB in an episode.
+    // Programs that have died leave all their memory behind: some hundred MiB in an episode.
     batch->count = std::min(options_.publish ? 1 : kEpisodesPerBatch, options_.episodes - next_);
     NRAM_RETURN_IF_ERROR(batch->Start(options_));
     next_ += batch->count;
@@ -203,7 +203,7 @@ class Jobs {
       state_.done += ended_.begin()->second;
       ended_.erase(ended_.begin());
     }
-    // Episodes that have ended behind one that has not are done again after a stop, and their operations are counted
+    // Episodes that have ended behind an unfinished one are run again after a stop, and their operations are counted
     // twice.
     return WriteState(options_, state_);
   }

@@ -1,7 +1,7 @@
 #ifndef NRAM_TESTS_SIM_RUNS_H_
 #define NRAM_TESTS_SIM_RUNS_H_
 
-// Many episodes, by processes that each do a batch of them.
+// Many episodes, in processes that each run a batch of them.
 
 #include <cstdint>
 #include <string>
@@ -17,17 +17,17 @@ struct RunOptions {
   bool raw = false;
   bool publish = false;
   int jobs = 1;            // processes at a time
-  std::string state_path;  // what is done is noted there, and not done again; empty: nowhere
-  std::string what;        // the options that episodes depend on, as text: those of a state must be the same
+  std::string state_path;  // finished episodes are noted there, and not run again; empty: nowhere
+  std::string what;        // the options that episodes depend on, as text; they must be those of the state
 };
 
-// Runs the episodes of this process, one after the other. FAILED_PRECONDITION: one has failed, and how.
-// *operations: how many there have been.
+// Runs the episodes of this process, one after the other. FAILED_PRECONDITION: one has failed; the message says how.
+// *operations: their number.
 absl::Status RunHere(const RunOptions& options, uint64_t* operations);
 
-// Runs the episodes in other processes, each of publications in one of its own, and says on stdout how far it is.
-// FAILED_PRECONDITION: an episode has failed, and how. Others: a state that is not one, or of other options; no
-// process.
+// Runs the episodes in other processes, each of publications in one of its own, and reports its progress on stdout.
+// FAILED_PRECONDITION: an episode has failed; the message says how. Others: the state is invalid or of other options,
+// or no process can be made.
 absl::Status RunJobs(const RunOptions& options, uint64_t* operations);
 
 }  // namespace nram::sim

@@ -16,7 +16,7 @@
 namespace nram::sim {
 
 // One client's control calls to one server: the product's codec and the product's handlers, and the Network in gRPC's
-// place. Calls are not ordered. One that has no answer may be executed later, also when this object is gone.
+// place. Calls are not ordered. An unanswered call may be executed later, also when this object is destroyed.
 class SimControl {
  public:
   // All live longer than any event of the world.

@@ -21,7 +21,7 @@ SimTransport* AsSim(const std::unique_ptr<Transport>& transport) { return static
 
 }  // namespace
 
-// The counterpart of thread_driver.cc, which is for a thread. One action is under way at a time.
+// The counterpart of thread_driver.cc, which uses a thread. One action is under way at a time.
 class SimDriver : public SessionDriver {
  public:
   SimDriver(SimEdge* edge, ServerSession* session)
@@ -68,7 +68,7 @@ class SimDriver : public SessionDriver {
  private:
   using Kind = SessionAction::Kind;
 
-  // Has Look run then, if it is not to run before.
+  // Has Look run at that time, if it is not to run before.
   void LookAt(int64_t time_ns);
   void Look();
   void Trace(absl::string_view what) const;

@@ -1,8 +1,8 @@
 #ifndef NRAM_TESTS_SIM_SIM_EDGE_H_
 #define NRAM_TESTS_SIM_SIM_EDGE_H_
 
-// Everything that a pool stands on in a simulation: the virtual clock, chance from the seed, and drivers that carry out
-// what sessions ask for by messages in virtual time.
+// Everything below a pool in a simulation: the virtual clock, chance from the seed, and drivers that carry out the
+// sessions' actions by messages in virtual time.
 
 #include <cstdint>
 #include <functional>
@@ -24,7 +24,7 @@ class SimDriver;
 // One thread. The pool's server number i is the cluster's.
 class SimEdge : public PoolEdge, private Environment {
  public:
-  // A session looks at its waiters so often, as under the product's poller.
+  // The period in which a session looks at its waiters, as under the product's poller.
   static constexpr int64_t kTickNs = 20 * kNsPerMs;
 
   // `cluster` outlives it. `host`: the client's, whose events stop when it is frozen.
@@ -49,7 +49,7 @@ class SimEdge : public PoolEdge, private Environment {
   Cluster* const cluster_;
   const HostId host_;
   const OnRequest on_request_;
-  std::vector<SimDriver*> drivers_;  // those that are there
+  std::vector<SimDriver*> drivers_;  // the present ones
   World::Timer tick_ = 0;
 };
 

@@ -42,7 +42,7 @@ bool ParseNumber(absl::string_view flag, absl::string_view name, uint64_t* value
   return absl::ConsumePrefix(&flag, name) && absl::SimpleAtoi(flag, value);
 }
 
-// A plant: only a build of its own can have one.
+// A planted bug, which only a build of its own can have.
 absl::Status ParsePlant(absl::string_view name) {
 #ifdef NRAM_PLANT
   if (SetPlanted({name.data(), name.size()})) return absl::OkStatus();
@@ -89,7 +89,7 @@ absl::Status Parse(int argc, char** argv, RunOptions* options) {
   return absl::OkStatus();
 }
 
-// Where memory lies must not matter. But where a hash table's order does, a replay is to find the same one.
+// Results must not depend on addresses. But the order of a hash table may, so a replay must find the same addresses.
 void FixAddresses(char** argv) {
   const int now = personality(0xFFFFFFFF);
   if (now < 0 || (now & ADDR_NO_RANDOMIZE) != 0) return;

@@ -27,7 +27,7 @@ constexpr size_t kStride = 61;
 
 }  // namespace
 
-// The counterpart of memserver/connection.h, which is for a socket.
+// The counterpart of memserver/connection.h, which uses a socket.
 class SimServer::ServerConnection : public Network::Receiver, private MessageReader::Handler {
  public:
   ServerConnection(SimServer* server, Network::ConnectionId id)
@@ -45,7 +45,7 @@ class SimServer::ServerConnection : public Network::Receiver, private MessageRea
 
   void OnEnd() override { CloseLater(); }
 
-  // As Connection::CheckStall: a peer that stops in the middle of a message holds what others need.
+  // As Connection::CheckStall: a peer that stops in the middle of a message holds frames that others need.
   void CheckStall(bool starved) {
     const bool stalls = reader_.mid_message() || !session_.bound() || session_.fenced() || !session_.live();
     const int64_t limit_ns = starved && reader_.mid_message() ? kStarvedStallNs : kStallNs;
@@ -59,7 +59,7 @@ class SimServer::ServerConnection : public Network::Receiver, private MessageRea
     const absl::StatusOr<bool> all = reader_.Feed(bytes, &taken, this);
     if (!all.ok()) return CloseLater();
     if (*all) return;
-    // It is short of frames to land in, which others hold.
+    // It is short of landing frames, which others hold.
     waiting_.assign(reinterpret_cast<const char*>(bytes.data()) + taken, bytes.size() - taken);
     waiting_.push_back(0);  // so that it is never empty while there is something to do
     server_->world_->After(kTryAgainNs, server_->host_, [this, server = server_, id = id_] {
@@ -199,7 +199,7 @@ void SimServer::Tick() {
 }
 
 void SimServer::GiveBackSome() {
-  // Its host's other programs come and go.
+  // Its host's other programs change.
   if (pressed() && world_->rng().OneIn(20)) *allowed_bytes_ += world_->rng().Below(*allowed_bytes_ / 8 + 1);
   if (pressed() && world_->rng().OneIn(20)) *allowed_bytes_ -= world_->rng().Below(*allowed_bytes_ / 8 + 1);
   const auto expendable = core_->leases().Expendable();

@@ -39,41 +39,41 @@ class SimServer : public Network::Listener {
   // --- Its lives.
   // A new life, empty. Only while there is none.
   void Start();
-  // The process ends. `power_fails`: so silently that nobody is told.
+  // The process ends. `power_fails`: silently, without a message to its peers.
   void Kill(bool power_fails);
   bool alive() const { return core_ != nullptr; }
   // Null while there is no life.
   ServerCore* core() { return core_.get(); }
-  // Of the frames in use, those that hold pages.
+  // The bytes of the frames in use that hold pages.
   uint64_t page_frame_bytes() const;
   ControlService* control() { return control_.get(); }
   // All clients are of one tenant.
   Caller caller() { return {core_->tenants().Of(0), "cn:sim", "user"}; }
 
-  // --- What can be done to it.
-  // Takes what is free but for `leave_pages`, as other clients would, until Unfill.
+  // --- Faults.
+  // Takes all free room except `leave_pages`, as other clients would, until Unfill.
   void Fill(uint64_t leave_pages);
   void Unfill();
   bool filled() const { return filled_pages_ > 0; }
-  // Its host needs memory, so that it may hold so much of what it holds now, until Unpress. How much, changes a little.
-  // A new life is not pressed.
+  // Its host needs memory, so that it may hold `percent` of its present memory, until Unpress. The share changes a
+  // little. A new life is not pressed.
   void Press(uint64_t percent);
   void Unpress();
   bool pressed() const { return allowed_bytes_.has_value(); }
-  // Changes one bit of what a page holds. False: the page holds nothing.
+  // Changes one bit of a page's data. False: the page holds nothing.
   bool FlipBit(RegionId region, uint64_t page);
 
-  // From now on it lies about sealed pages, in one reply to a read of so many; 0: not any more.
+  // From now on it lies about sealed pages, in one of `one_in` replies to reads; 0: no more.
   void SetEvil(uint64_t one_in) { evil_one_in_ = one_in; }
   uint64_t lies() const { return evil_.lies(); }
   std::function<void(RegionId region, ChunkRange range, const char* lie)> on_lie;  // may be null
 
-  // Called with what each write of sealed pages brings. May be null.
+  // Called with the pages of each sealed write. May be null.
   std::function<void(RegionId region, uint64_t page, const PageSeal& seal, uint32_t crc)> on_sealed;
   // Called when a life is about to end, and when a lease has ended in one. May be null.
   std::function<void()> on_death;
   std::function<void(const Lease& lease)> on_lease_ended;
-  // Called when the server has ended a lease that is expendable, and destroyed its regions. May be null.
+  // Called when the server has ended an expendable lease, and destroyed its regions. May be null.
   std::function<void(const Lease& lease)> on_lease_given_up;
 
   // The server's remarks about giving back. May be null.
@@ -89,10 +89,10 @@ class SimServer : public Network::Listener {
   void ScheduleTick();
   void Tick();
   void GiveBackSome();
-  // Takes a frame in each of some extents. Pages lie in all of these then, and a compaction, which happens now and
-  // then, moves them to and fro.
+  // Takes a frame in each of some extents. Pages lie in all of these then, and an occasional compaction moves them to
+  // and fro.
   void Scatter();
-  // Later, when nothing of the connection runs any more.
+  // Later, when the connection runs no more code.
   void Remove(Network::ConnectionId id);
 
   World* const world_;

@@ -164,7 +164,7 @@ absl::Status SimTransport::OnMessage(const MessageHeader& reply, absl::Span<cons
     return absl::OkStatus();
   }
   Call* const call = std::exchange(landing_call_, nullptr);
-  // Not there any more if the connection broke in the middle of its payload.
+  // The call has ended if the connection broke in the middle of its payload.
   if (call == nullptr) return absl::UnavailableError("disconnected");
   std::erase(calls_, call);
   AnswerCall(call, reply);
@@ -182,7 +182,7 @@ void SimTransport::Break() {
   if (!connected_) return;
   connected_ = false;
   const Network::ConnectionId broken = std::exchange(connection_, 0);
-  // A message that it has sent is perhaps still on its way, to be executed there.
+  // A message that it has sent may still be on its way, and be executed there.
   if (world_->rng().OneIn(3)) {
     network_->Reset(broken, Network::kClient);
   } else {

@@ -28,7 +28,7 @@ struct SimTransportOptions {
   std::function<void(const MessageHeader& request)> on_request;
 };
 
-// One thread. Connect, which would block, must not be called, and Wait by fibers alone.
+// One thread. Connect, which would block, must not be called, and only fibers may call Wait.
 class SimTransport : public Transport, private Network::Receiver, private MessageReader::Handler {
  public:
   SimTransport(World* world, Network* network, const SimTransportOptions& options);
@@ -45,7 +45,7 @@ class SimTransport : public Transport, private Network::Receiver, private Messag
   std::string TakeBreakReason() override { return std::exchange(break_reason_, ""); }
 
  private:
-  // A poller looks at the deadlines so often.
+  // The period in which a poller looks at the deadlines.
   static constexpr int64_t kLookNs = 20 * kNsPerMs;
 
   // Network::Receiver
@@ -63,7 +63,7 @@ class SimTransport : public Transport, private Network::Receiver, private Messag
   void Break();
   // Looks at the deadlines when the earliest of them may have passed.
   void ScheduleLook(int64_t deadline_ns);
-  // Breaks when nothing has come for too long.
+  // Breaks the connection after too long a silence.
   void ScheduleSilence();
   void Look();
 

@@ -38,7 +38,7 @@ World::Timer World::At(int64_t time_ns, HostId host, Event event) {
 void World::Cancel(Timer timer) {
   const auto slot = static_cast<uint32_t>(timer & ((1u << kSlotBits) - 1));
   if (timer == 0 || slots_[slot].number != timer >> kSlotBits) return;
-  // Its place in the heap, or among those that wait, finds the slot with another number, or without an event.
+  // Its entry in the heap, or among the waiting ones, finds the slot with another number, or without an event.
   slots_[slot].event = nullptr;
 }
 

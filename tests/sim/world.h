@@ -36,9 +36,9 @@ class World : public Clock {
   // --- Events. Those of the same time happen in the order in which they were made.
   Timer At(int64_t time_ns, HostId host, Event event);
   Timer After(int64_t delay_ns, HostId host, Event event) { return At(now_ns_ + delay_ns, host, std::move(event)); }
-  // It does not happen, if it has not yet.
+  // The event does not happen, if it has not yet.
   void Cancel(Timer timer);
-  // Makes the next event happen. False: there is none before `until_ns`, and it is that time now.
+  // Makes the next event happen. False: there is none before `until_ns`, and the time is `until_ns` now.
   bool Step(int64_t until_ns);
   uint64_t event_count() const { return event_count_; }
 
@@ -47,15 +47,15 @@ class World : public Clock {
   const std::string& NameOf(HostId host) const { return hosts_[host].name; }
   bool frozen(HostId host) const { return hosts_[host].frozen; }
   void Freeze(HostId host);
-  // Events that waited happen soon, in any order: as whatever a stopped program finds in its sockets.
+  // Events that waited happen soon, in any order, like the messages that a stopped program finds in its sockets.
   void Thaw(HostId host);
-  // How long the host has been frozen in all.
+  // The time for which the host has been frozen in all.
   int64_t frozen_ns(HostId host) const;
-  // Its events are dropped, also those that wait. Those made from now on are of its next life. It is not frozen.
+  // Its events are dropped, also the waiting ones. Events made from now on belong to its next life. It is not frozen.
   void EndLife(HostId host);
 
-  // --- What can be told afterwards.
-  // A number that depends on all that has happened: the same for the same seed.
+  // --- Results.
+  // A number that depends on all events: the same for the same seed.
   uint64_t digest() const { return digest_; }
   void Mix(uint64_t value) { digest_ = (digest_ ^ value) * 0x100000001B3u + (digest_ >> 29); }
 

@@ -47,7 +47,7 @@ TEST(WorldTest, AFrozenHostsEventsWaitAndADeadOnesAreDropped) {
   EXPECT_EQ(seen, "ac");
 }
 
-// Keeps what comes.
+// Keeps all received bytes.
 class Sink : public Network::Receiver, public Network::Listener {
  public:
   void OnConnected() override { connected = true; }

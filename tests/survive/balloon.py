@@ -3,9 +3,9 @@
 
 usage: balloon.py CGROUP MIB SECONDS [patient]
 
-Joins the cgroup (the path of its directory), touches so many MiB, in no less than the seconds, and prints a line with
-the milliseconds that it took. Ends when its input does. A patient one waits while the cgroup has hardly any room. It is
-ended before any other program if memory runs out, so that a test sees that and not the end of a server.
+Joins the cgroup (the path of its directory), touches MIB mebibytes in no less than the seconds, and prints a line with
+the milliseconds that it took. Ends when its input does. A patient one waits while the cgroup has hardly any room. If
+memory runs out, it is ended before any other program, so that a test sees its end and not that of a server.
 """
 
 import mmap
@@ -47,7 +47,7 @@ def main():
         while patient and room(cgroup) < ROOM:
             time.sleep(0.02)
         memory[step * STEP : (step + 1) * STEP] = ones
-        # Memory that it could not take in time, for want of a processor, it does not take all at once.
+        # It does not take at once the memory that it could not take in time for want of a processor.
         now = time.monotonic()
         next_at = max(next_at + seconds / mib, now)
         if next_at - now > 0.001:

@@ -1,10 +1,10 @@
-// Sorts an array in the pool's memory again and again, with a quarter of it here.
+// Sorts an array in the pool's memory again and again, with a quarter of it local.
 //
 //   exercise_array MIB SEED
 //
-// Each time it fills the array anew, sorts it, and looks: it is in order, and its elements have the same sum and xor. A
-// pause is a time in which no element was touched. It tells of itself as exerciser.py says; an operation is a sort.
-// $NRAM_COPIES says how many copies of each page there are.
+// Each time it fills the array anew, sorts it, and verifies that it is in order, and that its elements have the same
+// sum and xor. A pause is a time in which no element was touched. It reports as exerciser.py describes; an operation is
+// a sort. $NRAM_COPIES is the number of copies of each page.
 
 #include <nram.hpp>
 #include <signal.h>
@@ -42,7 +42,7 @@ void Tell(int pause_ms, const char* more) {
   fflush(stdout);
 }
 
-// A thread of its own sees pauses: the one that sorts stands still then.
+// A thread of its own sees pauses, because the sorting thread stands still then.
 void Watch() {
   uint64_t last = touched;
   Clock::time_point since = Clock::now(), told = since;
@@ -76,7 +76,7 @@ struct Sums {
   bool operator==(const Sums& other) const { return sum == other.sum && all_xor == other.all_xor; }
 };
 
-// False if the array is wrong, and says so.
+// Reports a wrong array and returns false.
 bool SortOnce(const nram::memory::Array<uint64_t>& array, std::mt19937_64* random) {
   Sums before, after;
   for (uint64_t& element : array) {

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Random operations on files, compared with what memory says that the files hold.
+"""Random operations on files, compared with a model of the files in memory.
 
 usage: exercise_files.py DIRECTORY SEED
 
@@ -62,7 +62,7 @@ class FileExerciser(Exerciser):
     def __init__(self, directory, seed):
         super().__init__()
         self.random = random.Random(seed)
-        self.buffer = mmap.mmap(-1, SPAN)  # aligned, as O_DIRECT wants it
+        self.buffer = mmap.mmap(-1, SPAN)  # aligned, as O_DIRECT requires
         self.files = [File(f"{directory}/file{number}") for number in range(FILES)]
         self.cold = File(f"{directory}/cold")
         for offset in range(0, COLD, SPAN):
@@ -101,7 +101,7 @@ class FileExerciser(Exerciser):
             raise Wrong(f"{what}: {wrong}; {self.look_again(file, offset, length)}")
 
     def look_again(self, file, offset, length):
-        """Whether it stays wrong, in the cache and at the servers."""
+        """Reads once more, through the cache and from the servers. Returns the findings."""
         said = []
         first = offset // PAGE * PAGE
         for way, fd in (("through the cache", file.fd), ("from the servers", file.direct)):
@@ -170,7 +170,7 @@ class FileExerciser(Exerciser):
         self.check(what, file, offset, self.buffer[:got], length)
 
     def read_from_servers(self, file):
-        """Through the page cache, which forgets them first."""
+        """Reads through the page cache, which is dropped first."""
         offset, length = self.range(MOST)
 
         def act():

@@ -1,15 +1,16 @@
 #!/usr/bin/python3
-"""Keeps files where there may be no room: what is stored must be right, and only new data may be refused.
+"""Keeps files where there may be no room: the stored data must be right, and only new data may be refused.
 
 usage: exercise_keep.py DIRECTORY MIB SEED [calm]
 
-Writes so many MiB of files; 0: as many as there is room for, less one. Then it reads and rewrites parts of them past
-the page cache, and makes new files that go away again. A write of new data may end with ENOSPC. While it is calm, it
+Writes MIB mebibytes of files; 0: as many as there is room for, less one. Then it reads and rewrites parts of them past
+the page cache, and makes new files that it deletes again. A write of new data may end with ENOSPC. While it is calm, it
 makes nothing new. Signals: USR1 changes that; USR2 has it replace some files by new ones of the same size; HUP has it
 delete one.
 
-Its lines have besides: `refused`, how often something new was since all was written; `made`, new files that were not;
-`replaced`, files so far; `missing`, files that were deleted and found no room yet; `is_calm`. See exerciser.py."""
+Its lines have besides: `refused`, the refused writes of new data since all was written; `made`, the new files that were
+not refused; `replaced`, files so far; `missing`, files that were deleted and have found no room yet; `is_calm`. See
+exerciser.py."""
 
 import errno
 import mmap
@@ -25,7 +26,7 @@ MIB = 1 << 20
 FILE_MIB = 2
 BLOCK = 1 << 16
 BLOCKS = FILE_MIB * MIB // BLOCK
-NEW_DOUBLINGS = 8  # of one block, for the largest new file: eight times a file of those that stay
+NEW_DOUBLINGS = 8  # of one block, for the largest new file: eight times a kept file
 NEW = 0.01  # of operations
 REPLACED = 8  # at once
 REFUSALS = 5  # in a row: it is full
@@ -37,7 +38,7 @@ class KeepExerciser(Exerciser):
         super().__init__()
         self.directory, self.name = directory, seed
         self.random = random.Random(seed)
-        self.buffer = mmap.mmap(-1, BLOCK)  # aligned, as O_DIRECT wants it
+        self.buffer = mmap.mmap(-1, BLOCK)  # aligned, as O_DIRECT requires
         self.generation = 0
         self.files = {}  # generations of blocks, by number
         self.missing = set()
@@ -53,7 +54,7 @@ class KeepExerciser(Exerciser):
 
     def change(self, *_):
         self.is_calm = not self.is_calm
-        self.told = 0  # it tells at once
+        self.told = 0  # it reports at once
 
     def replace_some(self, *_):
         self.to_replace += REPLACED
@@ -75,7 +76,7 @@ class KeepExerciser(Exerciser):
 
     def tell(self, **more):
         if not self.is_filled:
-            return  # the first line says that all is there
+            return  # the first line says that all files are there
         own = {name: getattr(self, name) for name in ("refused", "made", "replaced", "is_calm")}
         super().tell(missing=len(self.missing), **own, **more)
 
@@ -91,7 +92,7 @@ class KeepExerciser(Exerciser):
             raise OSError(0, "a short write")
 
     def make(self, number, blocks=BLOCKS):
-        """False if there is no room for it; then it is not there."""
+        """False if there is no room for it; then the file is absent."""
         self.generation += 1
         try:
             self.timed(f"write of file {number}, {blocks} blocks", lambda: self.write_all(number, blocks))
@@ -171,7 +172,7 @@ class KeepExerciser(Exerciser):
         self.files[number][block] = self.generation
 
     def make_new(self):
-        """Small as often as large: in a pool that is nearly full the one fits, the other does not."""
+        """Small as often as large: in a nearly full pool the small one fits, the large one does not."""
         number = -1
         if self.make(number, int(2 ** self.random.uniform(0, NEW_DOUBLINGS))):
             self.made += 1

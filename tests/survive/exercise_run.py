@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Runs a program whose memory is mostly in the pool, again and again; it verifies all that it has.
+"""Runs a program whose memory is mostly in the pool, again and again; it verifies all of its memory.
 
 usage: exercise_run.py NRAM WORKOUT MIB
 
-WORKOUT is the program of tests/run. An operation is a whole run; of pauses nothing is told. See exerciser.py."""
+WORKOUT is the program of tests/run. An operation is a whole run; pauses are not reported. See exerciser.py."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ class RunExerciser(Exerciser):
         self.operations += 1
 
     def look_at_all(self):
-        pass  # each program looks at what it has
+        pass  # each program verifies its own memory
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 usage: exercise_sort.py NRAM DIRECTORY MIB SEED
 
-The input, so many MiB of lines, and the outputs are in DIRECTORY. An operation is a whole sort. A pause is a time in
+The input, MIB mebibytes of lines, and the outputs are in DIRECTORY. An operation is a whole sort. A pause is a time in
 which a sort neither read nor wrote a byte of its files. See exerciser.py."""
 
 import base64
@@ -23,7 +23,7 @@ LONGEST_S = 120  # without a byte: it hangs
 
 
 def moved_bytes(pid):
-    """To and from files, not sockets, so far; None if the process has ended."""
+    """The bytes to and from files, not sockets, so far; None if the process has ended."""
     try:
         with open(f"/proc/{pid}/io") as file:
             words = dict(line.split(": ") for line in file.read().splitlines())
@@ -79,7 +79,7 @@ class SortExerciser(Exerciser):
         self.operations += 1
 
     def look_at_all(self):
-        pass  # each sort was
+        pass  # each sort was compared
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class SwapExerciser(Exerciser):
         self.count("a program that swaps", json.loads(out)["pause_ms"] / 1000)
 
     def look_at_all(self):
-        pass  # each program looks at what it has
+        pass  # each program verifies its own memory
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def write_file(path, flags, data):
         if os.write(fd, data) != len(data):
             raise OSError(0, "a short write")
     finally:
-        os.close(fd)  # which may tell of an error too
+        os.close(fd)  # which may report an error too
 
 
 def read_file(path, from_servers):

@@ -1,9 +1,8 @@
-"""Common to all exercisers: they do operations, compare each outcome, time it, and say once a second how far they are.
+"""Common to all exercisers: they do operations, compare each outcome, time it, and report their progress once a second.
 
 The first line on the standard output says that all is prepared; each is JSON. `operations`: so far. `pause_ms`: of the
-longest since the last line; `pause_of`: what it was. The last line has `ended`. SIGTERM ends an exerciser after a last
-look at everything. It ends with 1, and a message on the standard error, at the first thing that is not as it should
-be."""
+longest since the last line; `pause_of`: the operation that it was. The last line has `ended`. SIGTERM ends an exerciser
+after it has verified everything once more. At the first error it ends with 1, and a message on the standard error."""
 
 import collections
 import json
@@ -20,10 +19,10 @@ class Exerciser:
     def __init__(self):
         self.ends = False
         self.operations = 0
-        self.since = 0  # the longest since the last report
+        self.since = 0  # the longest pause since the last report
         self.longest = ""
         self.told = 0.0
-        self.last = collections.deque(maxlen=60)  # operations, for the one who looks for the reason
+        self.last = collections.deque(maxlen=60)  # operations, for the search for the reason
         signal.signal(signal.SIGTERM, self._end)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal's: survive.py ends it
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -32,7 +31,7 @@ class Exerciser:
         self.ends = True
 
     def timed(self, what, act):
-        """Returns act(). An OSError is what went wrong."""
+        """Returns act(). An OSError is a failure."""
         self.last.append(f"{time.strftime('%H:%M:%S')} {what}")
         began = time.monotonic()
         try:
@@ -78,7 +77,7 @@ class Exerciser:
 
 
 def difference(expected, got):
-    """Of two bytes objects; "" if there is none."""
+    """The difference of two bytes objects; "" if there is none."""
     if expected == got:
         return ""
     if len(expected) != len(got):

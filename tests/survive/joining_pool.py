@@ -1,4 +1,4 @@
-"""A pool whose servers come and go."""
+"""A pool whose servers join and leave."""
 
 import contextlib
 import json
@@ -60,7 +60,7 @@ class JoiningPool(KillablePool):
         return {}
 
     def await_used(self, server, clients):
-        """All clients have come to it."""
+        """Waits until all clients use the server."""
         self.said = f"server {server.number} joins"
         self.await_that(f"{clients} clients use server {server.number}",
                         lambda: self.ask(server).get("leases", 0) >= clients)
@@ -68,7 +68,7 @@ class JoiningPool(KillablePool):
         self.slowest_s = max(self.slowest_s, time.monotonic() - server.started)
 
     def leave(self, server, way):
-        """The server leaves, and ends empty. `way`: "signal", "drain", or "list" for what its source alone says."""
+        """The server leaves, and ends empty. `way`: "signal", "drain", or "list", which changes its source alone."""
         self.said = f"server {server.number} leaves, by {way}"
         if way == "drain":
             drain = subprocess.Popen([self.nram, "drain", server.address, "--move"], stdin=subprocess.DEVNULL,
@@ -90,7 +90,7 @@ class JoiningPool(KillablePool):
             self.source.remove(server.address)
 
     def members(self):
-        """The servers that a command that starts now knows."""
+        """The servers that a new command knows."""
         words = [self.nram, "df", "--json"]  # it fails where one does not answer
         done = subprocess.run(words, capture_output=True, text=True, start_new_session=True, timeout=60)
         try:

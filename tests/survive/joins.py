@@ -13,17 +13,16 @@ named by
   dns    a DNS server
 
 and two copies of each page. The exercisers of survive.py use it at all of the doors at once; "run" is a program under
-`nram run`, again and again. So many times a server is started, and when all clients that stay use it, another one
-leaves: it is told so by a signal, or by `nram drain`, or its name is taken out of the file or out of DNS. It must end
-empty.
+`nram run`, again and again. --times times a server is started, and when all lasting clients use it, another one leaves:
+by a signal, by `nram drain`, or because its name is removed from the file or from DNS. It must end empty.
 
 Half way through, the source is away for a while: etcd is frozen (SIGSTOP), and DNS flaps. Meanwhile one server leaves
-and another one starts, and commands that start use what was known. When the source is back, the new one is used.
+and another one starts, and new commands use the cached servers. When the source returns, the new server is used.
 
 A scenario fails, and ends, at any error that an exerciser sees, a wrong byte, an operation of more than a minute, a
 server that ends with pages, and pages that are left when all doors have ended. Its logs are kept then, and the exit
-code is 1. The longest time from a server's start to its use by all is told, and is no failure. Swap areas are not among
-the doors: they keep the servers that they began with. Needs root.
+code is 1. The longest time from a server's start to its use by all is reported, and is no failure. Swap areas are not
+among the doors: they keep the servers that they began with. Needs root.
 """
 
 import contextlib
@@ -41,7 +40,7 @@ from member_places import SOURCES  # noqa: E402
 from options import parse_options  # noqa: E402
 
 DONATE_MIB = 512
-STAYS = {"mount": 1, "memory": 1, "sort": 0, "run": 0}  # clients that are there all the time
+STAYS = {"mount": 1, "memory": 1, "sort": 0, "run": 0}  # clients that run all the time
 
 
 class Joining(survive.Scenario):
@@ -53,7 +52,7 @@ class Joining(survive.Scenario):
 
     def close_pool(self):
         super().close_pool()
-        # One that was unmounted lazily writes what it knows of members once more.
+        # A mount that was unmounted lazily writes its knowledge of members once more.
         for pid in self.clients():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -75,14 +74,14 @@ class Joining(survive.Scenario):
         self.pool.leave(self.random.choice(old), self.way())
 
     def source_away(self, clients):
-        """All doors go on; one server leaves by itself, and one starts that nobody hears of."""
+        """All doors go on; one server leaves by itself, and one starts that no client learns of."""
         source = self.pool.source
         members = len(self.pool.servers)
         source.freeze()
         back = time.monotonic() + self.options.away_seconds
         try:
             where = self.pool.members()
-            # Which answer it gets while DNS flaps is chance.
+            # While DNS flaps, chance decides the answer.
             if where["servers"] == 0 or (self.name == "etcd" and (where["answers"] or where["servers"] < members)):
                 raise Failure(f"{self.name} is away, and nram df says {where}")
             self.pool.leave(self.random.choice(self.pool.servers), "signal")

@@ -1,4 +1,4 @@
-"""A local pool of `nram up` whose servers are killed and started again, and what it says of its copies."""
+"""A local pool of `nram up` whose servers are killed and started again, and its reports of its copies."""
 
 import contextlib
 import json
@@ -13,8 +13,8 @@ from bench_places import Failure, run
 START_S = 30
 WHOLE_S = 180
 EMPTY_S = 30
-# A status says what clients knew some seconds ago. Until a pool has said that it is whole for so long, the next server
-# must live.
+# A status reports the clients' state some seconds ago. Until a pool has reported itself whole for this time, the next
+# server must live.
 SURELY_S = 3
 LOOK_S = 0.3
 
@@ -49,13 +49,13 @@ class KillablePool:
             time.sleep(min(0.1, seconds))
 
     def kill(self, number):
-        """Returns what to start it by again."""
+        """Returns the command and environment that start it again."""
         server = self.server(number)
         with open(f"/proc/{server['pid']}/cmdline") as file:
             words = file.read().split("\0")[:-1]
         with open(f"/proc/{server['pid']}/environ") as file:
             environment = dict(line.split("=", 1) for line in file.read().split("\0") if "=" in line)
-        # The same address; the port of its data is told to clients.
+        # The same address; clients learn the data port from the server.
         words = [word for word in words if not word.startswith(("--port=", "--data-port="))]
         words += [f"--port={server['control_port']}", "--data-port=0"]
         end = os.pidfd_open(server["pid"])
@@ -106,7 +106,7 @@ class KillablePool:
         return {}
 
     def is_whole(self, spans, clients):
-        """At least so many spans, all in sync, and so many clients at each server."""
+        """At least `spans` spans, all in sync, and at least `clients` clients at each server."""
         status = self.status()
         if not status:
             self.said = "no status"
@@ -119,7 +119,7 @@ class KillablePool:
         return silent + without + missing == 0 and copies["in_sync"] >= spans
 
     def await_empty(self, besides=None):
-        """All doors have ended: no server has a page, the one at the address `besides` left out."""
+        """All doors have ended: no server has a page, except the one at the address `besides`."""
         until = time.monotonic() + EMPTY_S
         while True:
             servers = self.status().get("servers", [{}])

@@ -8,7 +8,7 @@ DOORS = ["mount", "memory", "sort", "run"]  # of joins.py
 
 
 def add_joins(parser):
-    """Of joins.py, which counts and not times."""
+    """The options of joins.py, which counts instead of measuring time."""
     told = f"that are used at once (default: {','.join(DOORS)})"
     parser.add_argument("--doors", type=lambda names: names.split(","), default=DOORS, help=told)
     parser.add_argument("--times", type=int, default=100, help="that a server joins and one leaves (default 100)")

@@ -11,18 +11,18 @@ memory cgroup of its own with --give-back=pressure. The exercisers are those of 
   mount, memory, sort  with two copies of each page, as in survive.py
   swap    a program with verified pages on a swap area with two copies
   swap1   the same with one copy, which moves
-  full    files with two copies, and some with one, take 98 % of the pool. Copies leave, what has one copy stays. New
-          data may be refused, and nothing else. When the balloon has gone, the pool has all copies again
-  leave   a client with one copy of all that it has is killed half way through giving back, or ends in order
+  full    files with two copies, and some with one, take 98 % of the pool. Copies with a sibling are dropped, single
+          copies remain. New data may be refused, and nothing else. After the balloon the pool has all copies again
+  leave   a client whose data has one copy is killed half way through giving back, or ends in order
 
-Again and again something in the cgroup of one server, or of two at once, takes 90 % of the cgroup's memory within the
-seconds of --take-seconds, keeps it for a while, and lets it go. It waits where hardly any memory is left, unless it is
---hasty: then it depends on how fast this machine is whether memory comes in time. (In a full pool it takes no more than
-can leave.) Now and then a client is frozen meanwhile, for two seconds.
+Again and again a program in the cgroup of one server, or of two at once, takes 90 % of the cgroup's memory within the
+seconds of --take-seconds, keeps it for a while, and frees it. It waits where hardly any memory is left, unless it is
+--hasty: then the speed of this machine decides whether memory is freed in time. (In a full pool it takes no more than
+can be freed.) Now and then a client is frozen meanwhile, for two seconds.
 
 A scenario fails, and ends, at any error that an exerciser sees, a wrong byte, a lost span, an operation of more than a
-minute, an OOM kill of anybody, a server that holds more beside the balloon than was promised, or is asked for memory
-still when all pressure has been over for a while, and pages that are left when all doors have ended. Its logs are kept
+minute, an OOM kill of any process, a server that holds more beside the balloon than was promised, or still is asked for
+memory when all pressure has been over for a while, and pages that are left when all doors have ended. Its logs are kept
 then, and the exit code is 1. Needs root, and memory cgroups.
 """
 

@@ -1,4 +1,4 @@
-"""Donors that take their memory back while the pool has no room elsewhere, and while clients go away."""
+"""Donors that take their memory back while the pool has no room elsewhere, and while clients end."""
 
 import contextlib
 import json
@@ -11,19 +11,19 @@ from exercise_keep import REPLACED
 from press_pool import CALM_S, GIVEN_S, HERE, KEPT_MIB, TAKEN, Pressed
 
 FULL = 0.98
-WHOLE_S = 15  # some seconds for what is there, and the longest until a host is tried again that was full
+WHOLE_S = 15  # some seconds for the present copies, and the longest time until a host that was full is tried again
 DELETED_MOST = 4
 MISSED_MOST = 5
 LOOK_S = 0.02
 
 
 class PressedKeeping(Pressed):
-    """Mounts whose files know what they hold."""
+    """Mounts whose files know their contents."""
 
     def mount_kept(self, name, copies, mib):
         """Returns the exerciser, whose files are on a mount of its own."""
         mount = f"{self.directory}/{name}"
-        # One copy moves on this one machine if it is sealed, only.
+        # On this one machine a single copy moves only if it is sealed.
         sealed = ["--seal"] if copies == 1 else ["--no-seal"]
         with uninterrupted():
             os.makedirs(mount, exist_ok=True)
@@ -39,7 +39,7 @@ class PressedKeeping(Pressed):
 
     @contextlib.contextmanager
     def only_on(self, number):
-        """Nothing new goes to other donors meanwhile."""
+        """Meanwhile new data is placed on no other donor."""
         servers = self.pool.status()["servers"]
         others = [server["address"] for server in servers if server is not servers[number]]
         for address in others:
@@ -56,11 +56,11 @@ class PressedKeeping(Pressed):
 
 
 class PressedFull(PressedKeeping):
-    """No room elsewhere: copies leave, and what has one copy stays."""
+    """No room elsewhere: copies with a sibling are dropped, single copies remain."""
 
     limit_mib = 640
     reserve_mib = 96
-    donate = "288M"  # less than the rest of the limit, so that it is the same again when the balloon has gone
+    donate = "288M"  # less than the rest of the limit, so that it is the same after the balloon
     stays_on, stays_mib = 2, 32
 
     def full(self):
@@ -89,16 +89,16 @@ class PressedFull(PressedKeeping):
                 break
 
     def press_copies(self):
-        """All that has another copy elsewhere leaves."""
+        """All spans with another copy elsewhere are dropped there."""
         self.press_full({self.random.choice([0, 1]): round(TAKEN * self.limit_mib)})
 
     def press_one_copy(self):
-        """More than can leave is asked for: there is nowhere to go."""
+        """More is asked than can move: there is no room elsewhere."""
         self.press_full({self.stays_on: self.limit_mib})
 
     def press_two(self):
-        """Half of what they have, which is what has its other copy on the third donor. Afterwards some copies may never
-        be made anew: where the only room that is left is on the host of the only copy."""
+        """Asks for half of their memory, whose other copies are on the third donor. Afterwards some copies may never be
+        made anew, when the only free room is on the host of the only copy."""
         self.press_full({number: self.limit_mib // 2 for number in (0, 1)})
 
     def press_full(self, taken_mib):
@@ -106,7 +106,7 @@ class PressedFull(PressedKeeping):
         self.doing = f"donors {list(taken_mib)} are pressed"
         for number, mib in taken_mib.items():
             stays_mib = max(stays_mib, self.one_copy_mib(number))
-            # As much as leaves room for what cannot leave: who takes more ends the server, or itself.
+            # Leaves room for the data that cannot move: a larger balloon would end the server, or itself.
             room_mib = self.limit_mib - self.empty_mib[number] - KEPT_MIB - stays_mib
             self.take(number, round(min(mib, room_mib)))
 
@@ -118,13 +118,13 @@ class PressedFull(PressedKeeping):
         self.release()
 
     def look_at_filled(self, kept):
-        """The pool is as before: it has all copies of all files, hardly any room, and the room of a file that is
-        deleted is there for another one."""
+        """The pool is as before: it has all copies of all files, hardly any room, and the room of a deleted file is
+        there for another one."""
         if not kept.said["is_calm"]:
             self.set_calm(kept, True)
         deleted = 0
         while not self.is_whole_within(WHOLE_S):
-            # All the room that is left may be on the host of the only copy: then the pool is fuller than before.
+            # All free room may be on the host of the only copy: then the pool is fuller than before.
             usable = self.df()["total"]["usable_bytes"]["2"]
             if usable > 2 * MIB or deleted == DELETED_MOST:
                 raise Failure(f"copies are missing, with {deleted} files deleted, and room for {usable} bytes of two")
@@ -148,7 +148,7 @@ class PressedFull(PressedKeeping):
         return True
 
     def taken_share(self):
-        """Of what the pool has for two copies; room that clients have reserved is taken too."""
+        """The taken share of the pool's room for two copies; room that clients have reserved is taken too."""
         total = self.df()["total"]
         return 1 - 2 * total["usable_bytes"]["2"] / (total["used_bytes"] + total["promised_bytes"])
 
@@ -157,7 +157,7 @@ class PressedFull(PressedKeeping):
         self.await_that(CALM_S, f"that {program.name} hears", lambda: program.said["is_calm"] == is_calm)
 
 class PressedLeaving(PressedKeeping):
-    """A client that is giving back goes away half way: it is killed, or ends in order."""
+    """A client ends half way through giving back: it is killed, or ends in order."""
 
     limit_mib = 768
     reserve_mib = 128
@@ -210,7 +210,7 @@ class PressedLeaving(PressedKeeping):
         leaver.kill()
         leave()
         left_at = time.monotonic()
-        # Memory that it had is freed at once if it says so, and when its lease ends if it does not.
+        # Its memory is freed at once if it ends in order, and with its lease if it is killed.
         deadline_s = GIVEN_S if leave == self.close_in_order else self.lease_s + GIVEN_S
         self.await_that(deadline_s, "what the donor needs after its client has left", balloon.look)
         self.await_promised([0])

@@ -1,4 +1,4 @@
-"""A pool whose donors take their memory back, and what was promised to them and to the pool's clients."""
+"""A pool whose donors take their memory back, and the promises to them and to the pool's clients."""
 
 import contextlib
 import json
@@ -18,13 +18,13 @@ GIVEN_S = 30  # the longest that a donor may have to wait for its memory
 PROMISED_S = 10  # until a server holds no more than it may; usually it is a tenth of a second
 CALM_S = 40
 FROZEN_S = 2
-# The memory that a server may hold although all of its memory is asked back, beyond what it holds when it is empty:
-# 16 MiB for spans that stay, an extent for each size of frames, landing frames and buffers.
+# The memory that a server may hold although all of its memory is asked back, beyond the memory of an empty server: 16
+# MiB for remaining spans, an extent for each size of frames, landing frames and buffers.
 KEPT_MIB = 48
 
 
 class Balloon:
-    """The work of a donor itself: it takes so many MiB within the seconds. A patient one waits while the cgroup is
+    """The work of a donor itself: it takes `mib` MiB within `take_s` seconds. A patient one waits while the cgroup is
     full."""
 
     def __init__(self, cgroup, mib, take_s, patient=False):
@@ -39,7 +39,7 @@ class Balloon:
         self.took_ms = None
 
     def look(self):
-        """Whether it has all of its memory."""
+        """Tells whether it has all of its memory."""
         if self.took_ms is None:
             line = self.process.stdout.readline()
             if line:
@@ -59,7 +59,7 @@ class Balloon:
 
 
 def anonymous_mib(cgroup):
-    """The bytes that programs in it hold, files left out."""
+    """The MiB that programs in it hold, files left out."""
     key = "rss" if cgroup.v1 else "anon"
     with open(f"{cgroup.path}/memory.stat") as file:
         return next(int(line.split()[1]) for line in file if line.split()[0] == key) / MIB
@@ -72,7 +72,7 @@ class Pressed(survive.Scenario):
     reserve_mib = 192
     donate = "auto"
     server_flags = ()
-    fits_frozen = True  # what a frozen client has at a donor fits beside the balloon
+    fits_frozen = True  # a frozen client's data at a donor fits beside the balloon
 
     def __init__(self, options, name, stack):
         self.cgroups, self.balloons = [], []
@@ -87,7 +87,7 @@ class Pressed(survive.Scenario):
                 if cgroup.path is None:
                     raise Failure("no memory cgroup can be made here")
                 cgroup.limit(self.limit_mib * MIB)
-                cgroup.never_swap()  # what leaves has left
+                cgroup.never_swap()  # dropped memory must not be in swap
                 self.cgroups.append(cgroup)
                 words, environment = self.pool.kill(number)
                 words = [word for word in words if not word.startswith("--donate=")]
@@ -128,7 +128,7 @@ class Pressed(survive.Scenario):
     def is_calm(self):
         status = self.pool.status()
         servers = status.get("servers", [])
-        # `moving` and `degraded` may stay: where only one host has room, there is no second copy.
+        # `moving` and `degraded` may remain: if only one host has room, there is no second copy.
         return servers and all(server["answers"] and server["asked_back_bytes"] == 0 for server in servers)
 
     def df(self):
@@ -139,15 +139,15 @@ class Pressed(survive.Scenario):
         return {}
 
     def take(self, number, mib=None, patient=False):
-        """A balloon begins in that donor, of 90 % of its memory if nothing else is said. It waits
-        where hardly any is left, if it is `patient`, or all are."""
+        """Begins a balloon in that donor, of 90 % of its memory by default. A `patient` one waits where hardly any
+        memory is left; without --hasty all are patient."""
         mib = round(TAKEN * self.limit_mib) if mib is None else mib
         patient = patient or not self.options.hasty
         self.balloons.append(Balloon(self.cgroups[number], mib, self.options.take_seconds, patient))
         return self.balloons[-1]
 
     def release(self):
-        """All balloons end, and with them all asking."""
+        """Ends all balloons, and with them all asking."""
         self.longest_ms = max([self.longest_ms, *(balloon.took_ms for balloon in self.balloons)])
         self.close_balloons()
         self.presses += 1
@@ -156,8 +156,8 @@ class Pressed(survive.Scenario):
         self.given_mib = sum(server.get("given_back_bytes", 0) for server in self.pool.last["servers"]) // MIB
 
     def await_promised(self, numbers, stays_mib=0):
-        """Until these donors' servers hold no more than beside their balloons they may. `stays_mib`: what cannot leave.
-        When a balloon has all it wants, nothing more is needed at once: so this may take a while after it."""
+        """Waits until these donors' servers hold no more than they may beside their balloons. `stays_mib`: the data
+        that cannot move. A full balloon needs nothing more at once, so this may end a while after it is full."""
         began = time.monotonic()
         held = {}
 
@@ -177,7 +177,7 @@ class Pressed(survive.Scenario):
         self.resident_ms = max(self.resident_ms, round(1000 * (time.monotonic() - began)))
 
     def promised_mib(self, number, stays_mib):
-        """The memory that the host has left over, and no less than an empty server holds."""
+        """The host's rest of memory, and no less than an empty server holds."""
         taken = sum(balloon.mib for balloon in self.balloons if balloon.cgroup is self.cgroups[number])
         left = self.limit_mib - taken - self.reserve_mib
         return max(left, self.empty_mib[number] + KEPT_MIB + stays_mib)
@@ -204,13 +204,13 @@ class Pressed(survive.Scenario):
                 os.kill(pid, signal.SIGCONT)
         keep_s = self.random.choice(KEEP_S)
         self.pool.wait(keep_s)
-        # A shortage that ends at once shows other things.
+        # A shortage that ends at once tests other code.
         if keep_s > 0 or self.kept_promises == 0:
             self.await_promised(numbers)
         self.release()
 
     def how_many(self):
-        """Donors that are pressed at once."""
+        """The number of donors that are pressed at once."""
         return self.random.choice([1, 1, 2])
 
     def kill_servers(self, clients):
@@ -221,7 +221,7 @@ class Pressed(survive.Scenario):
             self.pool.wait(began + self.options.every - time.monotonic())
 
     def end_program(self, program):
-        """It looks at everything once more."""
+        """It verifies everything once more."""
         program.end()
         while program.process.poll() is None:
             self.pool.wait(0.05)
@@ -230,7 +230,7 @@ class Pressed(survive.Scenario):
 
 
 class PressedSort(Pressed):
-    """A sort that finds no room for its scratch ends, as it should; with two donors left there is enough."""
+    """A sort that finds no room for its scratch ends, which is right; with two donors left there is enough."""
 
     def how_many(self):
         return 1
@@ -258,8 +258,8 @@ class PressedSwap(Pressed):
         self.press_swap(copies=1)
 
     def press_swap(self, copies):
-        # All of it may be on the donor that is pressed, because the others were lately. Most of it has to fit beside.
+        # All of it may be on the pressed donor, because the others were pressed lately. Most of it has to fit beside.
         self.start_swap(self.options.mib, copies)
         self.begin()
-        self.spans = self.options.mib // 4 if copies > 1 else 0  # those of one copy are not counted
+        self.spans = self.options.mib // 4 if copies > 1 else 0  # spans of one copy are not counted
         self.kill_servers(clients=1)

@@ -1,4 +1,4 @@
-"""An exerciser that runs, as survive.py sees it."""
+"""A running exerciser, as survive.py sees it."""
 
 import contextlib
 import glob
@@ -11,12 +11,12 @@ import time
 from bench_places import Failure
 
 HANG_S = 60  # of an operation
-SAID_MOST = 2500  # characters of what it said; all is in the log
-END_S = 180  # until an exerciser that is told to end has looked at everything
+SAID_MOST = 2500  # characters of its output; all is in the log
+END_S = 180  # until an exerciser has verified everything after its SIGTERM
 
 
 class Program:
-    """An exerciser that runs."""
+    """A running exerciser."""
 
     def __init__(self, name, words, directory):
         self.name = name
@@ -62,5 +62,5 @@ class Program:
 
     def kill(self):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # and what it has started
+            os.killpg(self.process.pid, signal.SIGKILL)  # with its children
         self.process.wait(timeout=60)

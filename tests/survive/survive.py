@@ -9,18 +9,18 @@ copies of each page. Exercisers use the pool and know what it must hold:
 
   mount   on a mount: operations on a few large files, compared with a model, and on hundreds of small ones, compared
           with tmpfs
-  memory  std::sort of an array of the memory API, four times as large as the memory that it may have here
+  memory  std::sort of an array of the memory API, four times as large as its local memory
   sort    nram sort of a file, with all of it in the pool
   cut     all of them at once, and swap, while one server is behind a network that loses all packets for a while: first
           those to the server, then those from it
 
 In all but the last, one server after the other is killed and started again, empty. The next one is killed when the pool
-says that all spans have all their copies again, and not before the time of --every is over.
+reports that all spans have all their copies again, and not before the time of --every is over.
 
 A scenario fails, and ends, at any error that an exerciser sees, a wrong byte, a lost span, an operation of more than a
 minute, a pool that is not whole again after three minutes, and pages that are left when all doors have ended. Its logs
-are kept then, and the exit code is 1. The longest pause of an operation is told, for each exerciser, and is no failure.
-Needs root, and cut needs network namespaces.
+are kept then, and the exit code is 1. The longest pause of an operation is reported for each exerciser; it is no
+failure. Needs root, and cut needs network namespaces.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ from program import Program  # noqa: E402
 TELL_S = 15  # of progress
 DONATE_MIB = 1024
 SWAP_PRIORITY = 32000  # above whatever swap there is
-# How long a killed server stays away. After 10 s clients make its copies anew elsewhere.
+# The seconds for which a killed server is away. After 10 s clients make its copies anew elsewhere.
 AWAY_S = [0, 0, 0.1, 0.5, 2, 4, 12]
 
 
@@ -65,7 +65,7 @@ class CutServer(FarServer):
 
 
 class Scenario:
-    """Everything it sets up is taken down when `stack` is closed."""
+    """Closing `stack` takes down everything that it sets up."""
 
     def __init__(self, options, name, stack):
         self.options, self.name, self.stack = options, name, stack
@@ -138,7 +138,7 @@ class Scenario:
         self.start("sort", f"{HERE}/exercise_sort.py", self.options.nram, self.directory, mib, self.seed())
 
     def start_swap(self, mib, copies=2):
-        """A program of so many MiB has half as many here."""
+        """Half of the program's `mib` MiB fit into its cgroup."""
         swap_alone(self.stack)
         words = ["swapon", f"{mib}M", f"--priority={SWAP_PRIORITY}", f"--copies={copies}"]
         with uninterrupted():
@@ -175,7 +175,7 @@ class Scenario:
         return "; ".join(kills + each + [f"the longest pause was {longest.pause_of}"])
 
     def kill_servers(self, clients):
-        """One after the other, until the time is over."""
+        """Kills one server after the other, until the time is over."""
         self.pool.await_whole(self.spans, clients, surely_s=0)
         order = []
         while True:
@@ -194,7 +194,7 @@ class Scenario:
             self.pool.wait(began + self.options.every - time.monotonic())
 
     def begin(self):
-        """When all exercisers are at work."""
+        """Waits until all exercisers are at work."""
         while not all(program.has_begun for program in self.programs):
             self.pool.wait(0.1)
         self.until = time.monotonic() + 60 * self.options.minutes
@@ -214,7 +214,7 @@ class Scenario:
     def sort(self):
         self.start_sort(mib=self.options.mib)
         self.begin()
-        self.spans = 0  # between two sorts there is nothing
+        self.spans = 0  # between two sorts the pool is empty
         self.kill_servers(clients=0)
 
     def cut(self):
@@ -258,7 +258,7 @@ class Scenario:
         self.look()
         for words in self.ends:
             run(self.options.nram, *words)
-        # A sort that ended while it could not reach the server leaves its pages there until its lease ends.
+        # A sort may end while it cannot reach the server. Its pages remain there until its lease ends.
         self.pool.await_empty(besides=self.far.address if self.far else None)
 
     def keep(self):
@@ -273,7 +273,7 @@ class Scenario:
 
 
 def run_scenario(options, name, kind):
-    """True if nothing went wrong."""
+    """Returns true if it passes."""
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         scenario = None
@@ -295,7 +295,7 @@ def run_scenario(options, name, kind):
 
 def run_all(options, kinds):
     """Runs options.only, each by its class of `kinds`, and ends this program."""
-    # In a mount namespace of its own: one that another test makes meanwhile would keep a copy of the mount.
+    # A mount namespace of its own: a namespace that another test makes meanwhile would keep a copy of the mount.
     if "NRAM_OWN_NAMESPACE" not in os.environ:
         os.environ["NRAM_OWN_NAMESPACE"] = "1"
         os.execvp("unshare", ["unshare", "--mount", "--propagation=private", sys.executable, *sys.argv])

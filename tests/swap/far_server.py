@@ -52,8 +52,8 @@ class FarServer:
             raise
 
     def cut(self, silently=False, answers=False):
-        """Cuts at the cable, which this side's kernel sees. Or `silently`: packets to the other side get lost; or
-        `answers`: those from it."""
+        """Cuts at the cable, which this side's kernel sees. Or `silently`: packets to the other side are lost; or
+        `answers`: packets from it are lost."""
         nobody = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
         if silently:
             ip("neighbour", "replace", self.far, "dev", self.link, *nobody)

@@ -49,7 +49,7 @@ COLLECT_S = 5  # until then the pages of programs that have ended must be collec
 SWAPPED_SHARE = 0.1
 DEADLINE_S = 4  # of an operation of the area's
 FAR_DEADLINE_S = 10  # with a network between
-# Longer than TCP, left alone, waits in the middle to send again; and short enough for the pool to get going again.
+# Longer than TCP, left alone, waits during it before it sends again; short enough for the pool to recover.
 INTERRUPTION_S = (0.64 * FAR_DEADLINE_S, 0.8 * FAR_DEADLINE_S)
 
 
@@ -68,7 +68,7 @@ def stacks():
 
 
 class Harness:
-    """Everything it sets up is taken down when `stack` is closed."""
+    """Closing `stack` takes down everything that it sets up."""
 
     def __init__(self, options, stack):
         self.options = options
@@ -504,7 +504,7 @@ def main():
     options.nram, options.pressure = os.path.abspath(options.nram), os.path.abspath(options.pressure)
     if options.mib <= options.limit_mib:
         parser.error("--mib: expected more than --limit-mib, else nothing is swapped out")
-    # A person who ends it early, also from the background (where a shell has Ctrl-C ignored), finds nothing left
+    # An operator who ends it early, also from the background (where a shell has Ctrl-C ignored), finds nothing left
     # behind.
     catch_signals()
     print(f"seed {options.seed}", flush=True)

@@ -1,4 +1,5 @@
-// A program under memory pressure that knows what its pages hold. Run by tests/swap/harness.py in a memory cgroup.
+// A program under memory pressure that knows the contents of its pages. Run by tests/swap/harness.py in a memory
+// cgroup.
 //
 //   pressure fill|random|reread|fork MIB SECONDS SEED
 //

@@ -22,8 +22,8 @@
 
 namespace nram {
 
-// Passes bytes on, whatever they are, between those who connect to port() and a port of this host. While it is held,
-// received bytes stay where they are.
+// Passes any bytes on between clients of port() and a port of this host. While it is held, received bytes remain where
+// they are.
 class ByteRelay {
  public:
   explicit ByteRelay(int target_port) : target_(Loopback(target_port)), listener_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -41,7 +41,7 @@ class ByteRelay {
   }
   int port() const { return port_; }
   void Hold(bool hold) { held_ = hold; }
-  // Holds only the bytes that come back from the port: requests arrive, and answers do not.
+  // Holds only the bytes from the port: requests arrive, and answers do not.
   void HoldAnswers(bool hold) { answers_held_ = hold; }
   // Called on the relay's thread with all bytes that pass from now on, which it may change. Empty: the connection is
   // cut.
@@ -86,7 +86,7 @@ class ByteRelay {
       }
       poll(waiting.data(), waiting.size(), 10);
       if (held_ || waiting.empty()) continue;
-      if (answers_held_) SleepMs(1);  // held bytes stay readable
+      if (answers_held_) SleepMs(1);  // held bytes remain readable
       std::erase_if(pairs_, [this](const auto& pair) {
         return !Pass(pair.first.get(), pair.second.get()) ||
                (!answers_held_ && !Pass(pair.second.get(), pair.first.get()));

@@ -1,8 +1,8 @@
 #ifndef NRAM_TESTS_UTIL_COUNT_ALLOCATIONS_H_
 #define NRAM_TESTS_UTIL_COUNT_ALLOCATIONS_H_
 
-// Replaces malloc by one that counts, in `allocations`, while `counting`. To be included in one file of a test that no
-// sanitizer runs, since those replace malloc too.
+// Replaces malloc by one that counts, in `allocations`, while `counting`. Include it in one file of a test that no
+// sanitizer runs, because sanitizers replace malloc too.
 
 #include <atomic>
 #include <cstddef>

@@ -35,7 +35,7 @@ const EvilDonor::Version* EvilDonor::FindAny(bool other_region, RegionId region)
   return is_other == other_region ? &it->second[random_() % it->second.size()] : nullptr;
 }
 
-// Null: this lie cannot be told here.
+// Null: this lie is not possible here.
 const char* EvilDonor::Lie(Pages* pages) {
   const size_t i = random_() % pages->versions.size();
   Version& version = pages->versions[i];

@@ -15,18 +15,18 @@
 
 namespace nram {
 
-// The lies of a donor that wants to read or to mislead: it keeps every version of every sealed page that it was given,
-// and changes replies to reads, with checksums that fit. Not thread-safe.
+// The lies of a donor that wants to read or to mislead: it keeps every version of every sealed page that it gets, and
+// changes replies to reads, with checksums that fit. Not thread-safe.
 class EvilDonor {
  public:
   explicit EvilDonor(uint64_t seed) : random_(seed) {}
 
   // A write of sealed pages: `chunks` are those that the masks select, in order; without masks, all.
   void NoteWrite(RegionId region, uint64_t first_page, const PayloadTables& tables, absl::Span<const std::byte> chunks);
-  // A server's reply as it goes over the wire, a whole message. One in `one_in` replies to reads of sealed regions is
-  // changed. Says what was done; null: nothing.
+  // A server's reply as it is sent, a whole message. Changes one in `one_in` replies to reads of sealed regions.
+  // Returns the lie; null: there is none.
   const char* Twist(std::string* reply, uint64_t one_in);
-  // Changes what a reply to a write or a trim says of it: done, refused, in part, no such region.
+  // Changes the outcome in a reply to a write or a trim: done, refused, in part, no such region.
   const char* TwistChange(std::string* reply);
 
   uint64_t lies() const { return lies_; }

@@ -11,7 +11,7 @@
 
 namespace nram {
 
-// A source that says what a test tells it. Thread-safe.
+// A source that gives a test's members. Thread-safe.
 class FakeMembers : public MemberSource {
  public:
   explicit FakeMembers(const std::vector<Endpoint>& servers, bool may_be_remote = false)
@@ -29,7 +29,7 @@ class FakeMembers : public MemberSource {
     MutexLock lock(&mu_);
     members_ = std::move(status);
   }
-  // How often it was asked. Each is a period of its own.
+  // The number of requests. Each is a period of its own.
   int64_t looks() const { return looks_; }
 
   absl::StatusOr<std::vector<Member>> Look(int64_t) override {

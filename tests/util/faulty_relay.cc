@@ -178,7 +178,7 @@ bool FaultyRelay::SendAndReceive(Link* link, Direction* direction, bool readable
   while (direction->bytes.size() - taken >= kMessageHeaderBytes) {
     MessageHeader header;
     const auto* at = reinterpret_cast<const std::byte*>(direction->bytes.data() + taken);
-    CHECK(DecodeHeader(at, &header).ok());  // what the ends send is well formed
+    CHECK(DecodeHeader(at, &header).ok());  // the ends' messages are well formed
     const size_t whole = kMessageHeaderBytes + header.payload_bytes;
     if (direction->bytes.size() - taken < whole) break;
     RelayMessage(link, direction, direction->bytes.substr(taken, whole));
@@ -197,10 +197,10 @@ void FaultyRelay::RelayLoop(Link* link) {
     };
     pollfd fds[] = {{link->client.get(), events(link->directions[1]), 0},
                     {link->server.get(), events(link->directions[0]), 0}};
-    // A message that waits to be overtaken, when no other comes, is let go after a while.
+    // A message that waits to be overtaken is sent after a while, when no other one arrives.
     const int ready = poll(fds, 2, 5);
     if (held_) {
-      SleepMs(5);  // what is held stays readable
+      SleepMs(5);  // held bytes remain readable
       continue;
     }
     for (int i = 0; i < 2 && alive; ++i) {

@@ -44,7 +44,7 @@ class FaultyRelay {
   Endpoint endpoint() const { return {"", 0, socket_path_}; }
   // For messages from now on.
   void SetPlan(const FaultPlan& plan);
-  // Stops passing anything on, and keeps what arrives, until it is let go again: a frozen server or a cut cable.
+  // Keeps arriving bytes, and passes nothing on, until it is let go again: a frozen server or a cut cable.
   void Hold(bool hold) { held_ = hold; }
   // Refuses and closes connections, like a host that is down.
   void SetDown(bool down);
@@ -58,9 +58,9 @@ class FaultyRelay {
 
   void AcceptLoop();
   void RelayLoop(Link* link);
-  // Sends what is queued and receives what there is; false when the connection is at its end.
+  // Sends queued bytes and receives arriving ones; false at the end of the connection.
   bool SendAndReceive(Link* link, Direction* direction, bool readable, std::string* chunk);
-  // Does to a message what the plan and chance say, and queues what is left of it.
+  // Applies the plan and chance to a message, and queues the rest of it.
   void RelayMessage(Link* link, Direction* direction, std::string message);
   FaultPlan plan() const;
   void Lie(bool to_server, const FaultPlan& plan, std::string* message);

@@ -1,7 +1,7 @@
 #ifndef NRAM_TESTS_UTIL_HTTP2_PEER_H_
 #define NRAM_TESTS_UTIL_HTTP2_PEER_H_
 
-// A gRPC client that misbehaves: only as much of HTTP/2 as it needs to make calls and not to take their answers.
+// A gRPC client that misbehaves: it knows just enough HTTP/2 to make calls and not to take their answers.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -60,7 +60,7 @@ class Http2Peer {
   }
 
  private:
-  static constexpr size_t kFrameBytesMax = 16'384;  // peers take so much unless they say otherwise
+  static constexpr size_t kFrameBytesMax = 16'384;  // the peers' limit, unless they announce another one
 
   static std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
     std::string frame;
@@ -70,7 +70,7 @@ class Http2Peer {
     for (int shift = 24; shift >= 0; shift -= 8) frame += static_cast<char>(stream >> shift);
     return frame + payload;
   }
-  // A header without compression, which the peer is not to keep.
+  // A header without compression, which the peer must not keep.
   static std::string Literal(const std::string& name, const std::string& value) {
     return std::string(1, '\0') + static_cast<char>(name.size()) + name + static_cast<char>(value.size()) + value;
   }

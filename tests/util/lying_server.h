@@ -1,8 +1,8 @@
 #ifndef NRAM_TESTS_UTIL_LYING_SERVER_H_
 #define NRAM_TESTS_UTIL_LYING_SERVER_H_
 
-// A memory server that gives the test's answers, on both planes, and stores nothing. Where the test gives none, it
-// answers as a good server would.
+// A memory server that gives the test's answers, on both planes, and stores nothing. Without an answer from the test,
+// it answers as a good server would.
 
 #include <atomic>
 #include <functional>

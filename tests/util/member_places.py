@@ -11,7 +11,7 @@ import time
 from bench_places import Failure
 
 START_S = 30
-LEAVE_S = 90  # of a server that leaves in order
+LEAVE_S = 90  # until a server that ends in order has left
 LOOK_S = 0.1
 NAME = "pool.test"
 
@@ -23,10 +23,10 @@ def free_port(kind=socket.SOCK_STREAM, address="127.0.0.1"):
 
 
 class Etcd:
-    """A real one, of Debian's etcd-server. Servers say by themselves that they are there."""
+    """A real one, of Debian's etcd-server. Servers register by themselves."""
 
-    lists = False  # whether a name can be taken away from a server that runs
-    bridged = True  # commands that start while it is away use what was known
+    lists = False  # whether a running server's name can be removed
+    bridged = True  # commands that start while it is away use the cached servers
     servers = 3
 
     def __init__(self, directory):
@@ -62,7 +62,7 @@ class Etcd:
         return [f"--register={self.spec}"]
 
     def add(self, address):
-        """Beside what the server says: what no client may stumble over."""
+        """Adds, beside the server's own key, values over which no client may stumble."""
         if self.frozen:
             return
         prefix = f"/nram/{NAME}/servers"
@@ -88,7 +88,7 @@ class Etcd:
 
 
 class HostFile:
-    """Somebody writes it."""
+    """A file that the test writes."""
 
     lists = True
     bridged = False
@@ -124,8 +124,8 @@ class HostFile:
 
 
 class Dns(HostFile):
-    """A name whose addresses are all servers. While it flaps, every second answer lacks one, or is an error, or does
-    not come."""
+    """A name whose addresses are all servers. While it flaps, every second answer lacks one, or is an error, or is
+    missing."""
 
     bridged = True
     servers = 4  # one leaves, another one is not named: two must be left for a program that starts just then

@@ -40,7 +40,7 @@ def limited(size):
 
 
 def peak_bytes(cgroup):
-    """The cgroup's peak memory; None where the kernel does not tell."""
+    """The cgroup's peak memory; None if the kernel does not report it."""
     name = "memory.max_usage_in_bytes" if cgroup.v1 else "memory.peak"
     with contextlib.suppress(OSError), open(f"{cgroup.path}/{name}") as file:
         return int(file.read())
@@ -69,7 +69,7 @@ def swapped_bytes(device):
 
 @contextlib.contextmanager
 def swap_on(device):
-    """Swaps to it, before all others."""
+    """Has the kernel swap to it, before all other areas."""
 
     def off():
         if swapped_bytes(device) is None:
@@ -86,7 +86,7 @@ def swap_on(device):
 @contextlib.contextmanager
 def disk_swap(directory, size, megabytes=0):
     """Swap on the disk of `directory`; `megabytes` a second if not 0. Yields the device that is swapped to."""
-    path = f"{os.path.realpath(directory)}/nram-bench-{os.getpid()}.swap"  # as /proc/swaps has it
+    path = f"{os.path.realpath(directory)}/nram-bench-{os.getpid()}.swap"  # as in /proc/swaps
 
     def remove_unless_used():
         if swapped_bytes(path) is not None:

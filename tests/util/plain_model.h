@@ -16,7 +16,7 @@
 
 namespace nram {
 
-// A part of a region that only one thread uses, and a plain string that should be the same. Random operations, by the
+// A part of a region that only one thread uses, and a plain string that should be equal. Random operations, by the
 // test's seed.
 class PlainModel {
  public:
@@ -26,7 +26,7 @@ class PlainModel {
         base_(thread * kChunks * kChunkBytes),
         random_(TestSeed() + 100 + thread) {}
 
-  // From now on reads may fail with DATA_LOSS, since servers lie.
+  // From now on reads may fail with DATA_LOSS, because servers lie.
   void ExpectLies() { lies_ = true; }
   int losses() const { return losses_; }
 

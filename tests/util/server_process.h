@@ -1,8 +1,7 @@
 #ifndef NRAM_TESTS_UTIL_SERVER_PROCESS_H_
 #define NRAM_TESTS_UTIL_SERVER_PROCESS_H_
 
-// A memory server as a process of its own that the test can stop: then it is there and answers nothing, on neither
-// plane.
+// A memory server as a process of its own that the test can stop: then it exists and answers nothing, on neither plane.
 
 #include <glog/logging.h>
 #include <signal.h>

@@ -27,13 +27,13 @@ namespace nram {
 // A real etcd (Debian's etcd-server) with a directory and a port of its own. Not thread-safe.
 class TestEtcd {
  public:
-  // `flags`: more of them. `scheme`: https with certificates, which `tls_dir` has for clients.
+  // `flags`: additional ones. `scheme`: https with certificates, which `tls_dir` has for clients.
   explicit TestEtcd(std::vector<std::string> flags = {}, std::string scheme = "http", std::string tls_dir = "")
       : flags_(std::move(flags)), scheme_(std::move(scheme)), tls_dir_(std::move(tls_dir)) {
     const char* const base = std::getenv("TEST_TMPDIR");
     std::string name = absl::StrCat(base == nullptr ? "/tmp" : base, "/etcd-XXXXXX");
     directory_ = mkdtemp(name.data());
-    // Somebody may take the port before etcd does.
+    // Another program may take the port before etcd does.
     for (int i = 0; i < 10 && !process_.has_value(); ++i) {
       port_ = BoundPort(ListenTcp("127.0.0.1", 0)->get()).value();
       Start();
@@ -46,7 +46,7 @@ class TestEtcd {
     std::filesystem::remove_all(directory_, error);
   }
 
-  // With what it had, after Kill.
+  // Starts again with its former data, after Kill.
   void Start() {
     const std::string url = absl::StrCat(scheme_, "://", host());
     std::vector<std::string> words = {"cd", directory_, "&&", "exec", "etcd", "--name=t", "--data-dir=data",

@@ -65,7 +65,7 @@ class TmpfsMount {
 // A local pool for a test, ended with it.
 class PoolForTest {
  public:
-  // A busy machine may keep a sanitized daemon from renewing its lease for so long.
+  // A busy machine may keep a sanitized daemon from renewing its lease for this time.
   explicit PoolForTest(int servers = 2, const std::string& donate = "512M", int lease_ttl_ms = 6'000) {
     SuppressForChildren();
     options_.directory = dir_.path() + "/pool";
@@ -121,7 +121,7 @@ class NramMount {
   }
   const std::string& path() const { return dir_.path(); }
   pid_t daemon() const { return daemon_.pid(); }
-  // The daemon's exit status; -1 if it had to be killed or was. Afterwards the mount is left alone.
+  // The daemon's exit status; -1 if it had to be killed or was. Afterwards the mount remains untouched.
   int AwaitEnd() {
     const auto ended = daemon_.WaitUntil(DeadlineAfterMs(30'000));
     if (!ended.has_value()) ADD_FAILURE() << "the daemon does not end; does somebody else have its mount?";
@@ -135,7 +135,7 @@ class NramMount {
   TempDir dir_;
   TempDir log_;
   Subprocess daemon_;
-  bool running_ = false;  // as far as AwaitEnd has not seen its end
+  bool running_ = false;  // false after AwaitEnd has seen its end
 };
 
 }  // namespace nram

@@ -57,7 +57,7 @@ class TestPool {
     for (const int port : ports_) options.servers.push_back({"127.0.0.1", port, ""});
     options.open_timeout_ms = 60'000;  // the sanitizers make gRPC slow
     options.spin.limit_us = 0;
-    // So that any of these tests can be run with sealed pages.
+    // So that any of these tests can run with sealed pages.
     const char* const seal = std::getenv("NRAM_SEAL");
     if (seal == nullptr || std::string(seal) != "1") return options;
     static const char* const directory = std::getenv("TEST_TMPDIR");

@@ -47,7 +47,7 @@ class TlsPoolFixture : public ::testing::Test {
     const auto pool = Pool::Open(options);
     return pool.ok() ? "it was let in" : std::string(pool.status().message());
   }
-  // From here on, clients that are made are `name`.
+  // Clients that are made from here on are `name`.
   void BeClient(const std::string& name) { certificates_.Issue({.name = name}); }
   std::unique_ptr<Pool> Open() const {
     auto pool = Pool::Open(Options(With::kCertificates));

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# nram top and nram bundle as a person types them.
+# nram top and nram bundle as an operator types them.
 set -euo pipefail
 
 nram=$(readlink -f "$1")
@@ -29,7 +29,7 @@ jq -e '(.donors | length) == 2 and all(.donors[]; .state == "up" and .donated_by
   and .total.donated_bytes == 268435456 and .silent == 0 and .seconds >= 0.9 and .clients == []' \
   < "$directory/line" > /dev/null || fail "top says $(cat "$directory/line")"
 expect 0 "DONOR" "$nram" top --once
-# Lines until nobody reads them any more.
+# Lines until their reader ends.
 { timeout 60 "$nram" top --json || true; } | head -2 | jq -es 'length == 2 and .[0].time <= .[1].time' > /dev/null ||
   fail "top ends after one line"
 
@@ -51,7 +51,7 @@ else
   not_tested "the screen of nram top: tmux is not here"
 fi
 
-# One server is gone: top says so, and goes on.
+# One server is dead: top reports it, and goes on.
 kill -KILL "$(jq -r .pid "$NRAM_STATE_DIR/1.pid")"
 code=0
 "$nram" top --once --json > "$directory/line" || code=$?
@@ -59,7 +59,7 @@ code=0
 jq -e '.silent == 1 and any(.donors[]; .state == "away" and has("error"))' < "$directory/line" > /dev/null ||
   fail "top says $(cat "$directory/line")"
 
-# The bundle has what it says, and no secret.
+# The bundle has its announced parts, and no secret.
 canary=c4n4ry0123456789abcdef0123456789abcdef0123456789abcdef
 {
   echo "a line before"

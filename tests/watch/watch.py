@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """watch.py NRAM NRAM_MEMSERVER BUSY_MEMORY DEPLOY: a pool, a mount and a program, watched by a real Prometheus.
 
-It asks Prometheus what nram says of itself, has all queries of the dashboard answered, and kills a server. DEPLOY is
-the folder deploy/prometheus."""
+It asks Prometheus for nram's figures, has all queries of the dashboard answered, and kills a server. DEPLOY is the
+folder deploy/prometheus."""
 
 import contextlib
 import http.server
@@ -30,7 +30,7 @@ class Failure(Exception):
 
 
 def await_(what, look, seconds=ANSWER_S):
-    """The first thing that `look` returns and that is true."""
+    """The first true result of `look`."""
     until = time.monotonic() + seconds
     while True:
         found = look()
@@ -62,7 +62,7 @@ def scrape(port):
 
 
 def check_text(what, text):
-    """promtool knows the conventions of names and units, and says what breaks them."""
+    """promtool knows the conventions of names and units, and prints violations."""
     said = run("promtool", "check", "metrics", text=text).strip()
     if said:
         raise Failure(f"{what}: promtool check metrics says: {said}")
@@ -193,7 +193,7 @@ class Watched:
 
 
 def check_figures(prometheus, watched):
-    """Prometheus knows what nram's own commands say."""
+    """Prometheus has the same figures as nram's own commands."""
     await_("all are up", lambda: prometheus.one("sum(up)") == SERVERS + 2)
 
     def same(query, value):
@@ -227,7 +227,7 @@ def check_figures(prometheus, watched):
 
 
 def check_dashboard(prometheus, dashboard):
-    """Each query has an answer, and each is of figures that there are."""
+    """Each query has an answer, and each concerns existing figures."""
     queries = 0
     for panel in json.loads(read(dashboard))["panels"]:
         for target in panel["targets"]:
@@ -238,7 +238,7 @@ def check_dashboard(prometheus, dashboard):
 
 
 def check_alerts(prometheus, watched):
-    """A server is killed: Prometheus sees it by itself, and as the mount sees it."""
+    """A server is killed: Prometheus sees it directly, and through the mount."""
     firing = prometheus.ask('ALERTS{alertname!~"NramRoom.*"}')
     if firing:
         raise Failure(f"alerts though all is well: {firing}")

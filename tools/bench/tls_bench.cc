@@ -48,7 +48,7 @@ namespace {
 // A workload that is measured beside the plain one.
 struct Subject {
   const char* name;
-  double small_mark;  // at most so many times as long as plain
+  double small_mark;  // the most of its time, as a multiple of the plain one's
   bool has_tls;
   bool is_sealed;
   std::unique_ptr<Workload> work;

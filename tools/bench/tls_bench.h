@@ -14,8 +14,8 @@ double MeasureCipher();
 absl::StatusOr<double> MeasurePageCipher();
 
 // The cost of TLS, of sealed pages and of both: each workload runs alternately in a plain region of the pool without
-// certificates and with one of these. A row's `bare` is the plain region. Of streams, the reference is what that and
-// the ciphers' own speeds add up to on one end, measured in the same rounds; `stored` is the plain region then.
+// certificates and with one of these. A row's `bare` is the plain region. The reference for streams is the sum of the
+// plain stream's and the ciphers' own times on one end, measured in the same rounds; `stored` is the plain region then.
 absl::Status RunTlsBench(Pool* plain, Pool* tls, const PoolBenchOptions& options,
                          absl::FunctionRef<void(const BenchRow&)> report);
 

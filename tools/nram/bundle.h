@@ -1,7 +1,7 @@
 #ifndef NRAM_TOOLS_NRAM_BUNDLE_H_
 #define NRAM_TOOLS_NRAM_BUNDLE_H_
 
-// What a report of a bug may tell, and what it may not. It only computes, but for AddFile.
+// Decides which text may stand in a report of a bug. It only computes, but for AddFile.
 
 #include <cstdint>
 #include <string>
@@ -11,12 +11,12 @@
 
 namespace nram {
 
-// Without what could be a secret: blocks in PEM, lines with a long run of base64 or hexadecimal digits, values of
+// Leaves out possible secrets: blocks in PEM, lines with a long run of base64 or hexadecimal digits, values of
 // variables and fields whose name says secret, password, token or key, unless it names a file. In their place stands
 // "(left out)".
 std::string WithoutSecrets(absl::string_view text);
 
-// The last `bytes_max` of a text, from the beginning of a line, with a line that says what is missing.
+// The last `bytes_max` of a text, from the beginning of a line, below a line that tells how much is missing.
 std::string LastOf(absl::string_view text, size_t bytes_max);
 
 // Whether files of that name are never read: certificates, keys, sockets' neighbours that could hold one.

@@ -24,7 +24,7 @@ TEST(BundleTest, WhatIsNoSecretStays) {
 TEST(BundleTest, BlocksInPemGo) {
   EXPECT_EQ(WithoutSecrets("before\n-----BEGIN PRIVATE KEY-----\nMIIE\nvQIB\n-----END PRIVATE KEY-----\nbehind\n"),
             "before\n(left out)\nbehind\n");
-  // One that is cut off goes to its end.
+  // A key that is cut off ends at the end of the text.
   EXPECT_EQ(WithoutSecrets("before\n-----BEGIN EC PRIVATE KEY-----\nMIIE\n"), "before\n(left out)");
 }
 

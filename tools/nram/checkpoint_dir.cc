@@ -30,7 +30,7 @@ constexpr const char* kPlan = "/manifest.json.part";
 constexpr const char* kManifest = "/manifest.json";
 constexpr const char* kSums = "/sums";
 constexpr size_t kMappingsMax = 4096;
-// Of all mappings: the sums of their blocks are kept in memory.
+// The bound for all mappings together: the sums of their blocks are kept in memory.
 constexpr uint64_t kBytesMax = uint64_t{64} << 40;
 
 std::string ToText(const CheckpointManifest& manifest) {
@@ -213,7 +213,7 @@ absl::Status CheckpointWriter::Begin(const std::string& directory) {
   const absl::StatusOr<std::string> begun = ReadFile(path_ + kPlan);
   resumes_ = begun.ok() && *begun == plan;
   if (!resumes_) {
-    // In this order: sums of what is no longer there must not be believed.
+    // The sums are emptied first: sums of blocks that are no longer there must not be believed.
     if (ftruncate(sums_fd_.get(), 0) != 0) return ErrnoStatus(errno, absl::StrCat("truncate ", path_, kSums));
     for (size_t i = 0; i < data_.size(); ++i) {
       if (ftruncate(data_[i].get(), 0) != 0) return ErrnoStatus(errno, absl::StrCat("truncate ", FileOf(i)));
@@ -297,7 +297,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const s
   if (!manifest.has_value()) {
     return absl::DataLossError(absl::StrCat(path, kManifest, " is damaged, or written by a newer nram"));
   }
-  // Before memory is taken for what it says.
+  // Checks the sizes before it takes memory for them.
   uint64_t blocks = 0;
   for (size_t i = 0; i < manifest->mappings.size(); ++i) {
     struct stat stat;

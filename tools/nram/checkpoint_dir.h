@@ -72,9 +72,9 @@ class CheckpointFiles {
 
 class CheckpointWriter : private CheckpointFiles {
  public:
-  // Makes the directory, and the one above; or goes on with what another call has left of the same checkpoint. What is
-  // there of another one with that name and number is thrown away, unless it is whole: ALREADY_EXISTS. UNAVAILABLE:
-  // somebody else is writing it.
+  // Makes the directory, and the one above; or resumes the same checkpoint where another call has left it. Parts of
+  // another checkpoint with that name and number are thrown away, unless it is whole: ALREADY_EXISTS. UNAVAILABLE:
+  // another process is writing it.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const std::string& directory,
                                                                   const CheckpointManifest& manifest);
   // It is whole: nothing is to be written any more.
@@ -100,7 +100,7 @@ class CheckpointReader : private CheckpointFiles {
   // DATA_LOSS: something is missing, or was changed.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const std::string& path);
   const CheckpointManifest& manifest() const { return manifest_; }
-  // `to`: BytesOfBlock. DATA_LOSS: it is not what was written.
+  // `to`: BytesOfBlock. DATA_LOSS: the block has changed since it was written.
   absl::Status Read(size_t mapping, uint64_t block, absl::Span<std::byte> to) const;
 
  private:

@@ -50,7 +50,7 @@ class CheckpointDirTest : public ::testing::Test {
     return absl::MakeSpan(data_[mapping])
         .subspan(block * kCheckpointBlockBytes, manifest_.BytesOfBlock(mapping, block));
   }
-  // So many blocks that were not there, at most. Returns how many were written.
+  // Writes blocks that were not there, at most `most`. Returns how many were written.
   int WriteBlocks(CheckpointWriter* writer, int most = 1000) {
     int written = 0;
     for (size_t mapping = 0; mapping < data_.size(); ++mapping) {
@@ -115,7 +115,7 @@ TEST_F(CheckpointDirTest, WhatWasBegunGoesOn) {
   EXPECT_TRUE(absl::IsFailedPrecondition(early)) << early;
   EXPECT_EQ(WriteBlocks(writer.get(), 1), 1);
   writer.reset();
-  // A file that has not come to the disk, or not all of it, is written again.
+  // A file that has not reached the disk, or only in part, is written again.
   Change("mapping-0.raw", 17);
   Change("sums", 8 + 1);
   writer = Create();
@@ -123,7 +123,7 @@ TEST_F(CheckpointDirTest, WhatWasBegunGoesOn) {
   ASSERT_TRUE(writer->Finish().ok());
   writer.reset();
   ExpectWhole();
-  // And once it is whole, nothing.
+  // Once it is whole, nothing is written.
   writer = Create();
   EXPECT_TRUE(writer->complete());
   EXPECT_EQ(WriteBlocks(writer.get()), 0);

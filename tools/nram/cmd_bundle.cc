@@ -1,4 +1,4 @@
-// nram bundle: what a report of a bug needs.
+// nram bundle: collects the files and figures that a report of a bug needs.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -156,7 +156,7 @@ std::string EndOf(const std::string& path) {
 }
 
 absl::Status AddLogs(const std::string& folder) {
-  // Not deeper: a swap area's directory has its daemon's mount, and who looks there may wait for it.
+  // Not deeper: a swap area's directory has its daemon's mount, and a look there may wait for it.
   const std::string state = LocalStateDir();
   std::vector<std::string> logs;
   for (const std::string& name : ListDirectory(state)) {

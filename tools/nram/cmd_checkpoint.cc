@@ -23,7 +23,7 @@ namespace nram {
 namespace {
 
 constexpr int64_t kTimeoutMs = 30'000;
-// A wait for the next version is begun anew so often.
+// A wait for the next version is begun anew after this time.
 constexpr int64_t kTurnMs = 60'000;
 
 void RegisterProgress(ArgParser* parser, bool* progress) {
@@ -174,11 +174,11 @@ absl::Status RestoreMapping(const CheckpointReader& reader, size_t mapping, Regi
   return absl::OkStatus();
 }
 
-// Publishes the restored data as a version of `name`, with all that was said of it.
+// Publishes the restored data as a version of `name`, with all fields of its manifest.
 absl::Status PublishRestored(Pool* pool, const std::string& name, const CheckpointManifest& manifest,
                              const std::vector<std::unique_ptr<Region>>& regions) {
   auto publication = Publication::Create(pool, name, {});
-  // The list may have outlived what it lists.
+  // The list may have outlived its regions.
   if (absl::IsAlreadyExists(publication.status())) publication = Publication::Attach(pool, name, AttachMode::kOwner);
   NRAM_RETURN_IF_ERROR(publication.status());
   PublicationRecord record;

@@ -42,7 +42,7 @@ uint64_t FieldOf(const std::string& path, absl::string_view field) {
   return NumberField(ReadFile(path).value_or(""), field).value_or(0);
 }
 
-// The kernel's emergency reserve: sockets and the kernel's side of the daemon get it when everybody else waits.
+// The kernel's emergency reserve: sockets and the kernel's side of the daemon get it when all other programs wait.
 Finding CheckReserve(uint64_t ram_bytes) {
   const uint64_t have = ReadNumber("/proc/sys/vm/min_free_kbytes").value_or(0) * kKiB;
   const uint64_t want = std::clamp<uint64_t>(ram_bytes / 100, 64 * kMiB, kGiB);

@@ -1,4 +1,4 @@
-// nram drain: a server takes no new pages any more, and what it holds moves elsewhere.
+// nram drain: a server takes no new pages any more, and its pages are moved to other servers.
 
 #include <signal.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ namespace nram {
 namespace {
 
 constexpr int64_t kLookMs = 200;
-// Clients look at their servers every few seconds; a move that gets nowhere for so long does not get anywhere.
+// Clients look at their servers every few seconds; a move that gets nowhere for this time does not get anywhere.
 constexpr int64_t kStuckMs = 30'000;
 
 struct DrainFlags {
@@ -53,7 +53,7 @@ void OnSignal(int number) {
   _exit(128 + number);
 }
 
-// A signal ends the command at once, and the servers that are told to leave go on with that.
+// A signal ends the command at once; the servers continue the drain that was begun.
 void CatchSignals() {
   struct sigaction action = {};
   action.sa_handler = &OnSignal;

@@ -148,7 +148,7 @@ int RunMount(MountFlags& flags, const Invocation& given) {
   }
   absl::StatusOr<Subprocess> daemon = Subprocess::Start(command);
   if (!daemon.ok()) return ToExitCode(daemon.status(), "nram mount");
-  // With --foreground it runs until somebody unmounts; else it bounds its own start.
+  // With --foreground it runs until it is unmounted; else it bounds its own start.
   const auto ended = daemon->WaitUntil(Subprocess::kNoDeadline);
   if (!ended->ok()) return ended->signal == 0 ? ended->code : 1;
   if (options.foreground) return 0;

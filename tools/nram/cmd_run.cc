@@ -38,7 +38,7 @@ namespace {
 constexpr int kFailed = 125;
 constexpr int kCannotExecute = 126;
 constexpr int kNotFound = 127;
-// Of the budget, for pages on their way.
+// A part of the budget, for pages on their way.
 constexpr uint64_t kBufferBytes = 4 * kMiB;
 constexpr uint64_t kBudgetMin = 16 * kMiB;
 constexpr uint64_t kBudgetMax = uint64_t{1} << 44;
@@ -180,7 +180,7 @@ void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounter
   std::cerr << "\n";
 }
 
-// Ends as the program has: whoever waits for this process sees the same.
+// Ends as the program has, so that the parent of this process sees the same end.
 int EndAs(const RunEnd& end) {
   if (end.signal == 0) return end.code;
   const rlimit none = {0, 0};

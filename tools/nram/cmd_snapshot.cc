@@ -78,7 +78,7 @@ absl::Status Snapshot(const std::string& file, const std::string& name) {
   } else if (made.st_dev != attr.st_dev) {
     status = absl::InvalidArgumentError(absl::StrCat(name, ": is not on the same mount as ", file));
   } else {
-    // Nobody may write to it; who may read it is as for the file.
+    // No user may write to it; the same users may read it as the file.
     status = GiveRightsOf(from.get(), to.get(), name, 0444);
   }
   if (status.ok() && attr.st_size > 0) {

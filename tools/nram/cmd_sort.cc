@@ -33,7 +33,7 @@ namespace {
 constexpr uint64_t kMemoryMin = 48 * kMiB;
 // The share of the pool's client in the memory once it is open: gRPC, connections, stacks of threads.
 constexpr uint64_t kPoolBytes = 8 * kMiB;
-constexpr uint64_t kSealBytes = 8 * kMiB;  // ciphertext of what is under way
+constexpr uint64_t kSealBytes = 8 * kMiB;  // ciphertext of the pages under way
 
 std::atomic<bool> interrupted{false};
 
@@ -215,7 +215,7 @@ class ProgressLine {
 
 constexpr int kInterrupted = 130;
 
-// The first signal asks for an orderly end. If the sort cannot end (a pipe that nobody reads), it is ended three
+// The first signal asks for an orderly end. If the sort cannot end (a pipe without a reader), it is ended three
 // seconds later.
 void OnSignal(int) {
   if (!interrupted.exchange(true)) alarm(3);

@@ -107,7 +107,7 @@ void WarnOfOwnServers(const PoolHosts& hosts) {
             << "): swapping to them frees none of its RAM, so it is useful for tests only" << std::endl;
 }
 
-// Chooses the number of copies if none is `asked` for (0). RESOURCE_EXHAUSTED: the hosts have no room for so many.
+// Chooses the number of copies if none is `asked` for (0). RESOURCE_EXHAUSTED: the hosts lack room for the copies.
 absl::Status ChooseCopies(const PoolHosts& hosts, int64_t asked, SwapOptions* swap) {
   swap->copies = asked > 0 ? static_cast<int>(asked) : hosts.free_bytes.size() > 1 ? 2 : 1;
   // Servers that do not answer may be on further hosts: then the area's daemon decides.
@@ -216,7 +216,7 @@ absl::Status CheckServersOf(const std::string& name) {
     if (!answers[i].ok()) away.push_back(members[i].endpoint.ToString());
   }
   if (away.empty()) return absl::OkStatus();
-  // Other copies may be behind since an earlier failure, and nobody tells.
+  // Other copies may be behind since an earlier failure: no count shows that.
   const char* const what = area->copies == 1 ? "the pages swapped out there" : "pages whose only good copy is there";
   return absl::UnavailableError(
       absl::StrCat(name, ": ", absl::StrJoin(away, ", "), away.size() == 1 ? " does" : " do", " not answer: ", what,

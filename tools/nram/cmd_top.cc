@@ -109,7 +109,7 @@ void Print(const PoolView& view, bool json) {
   for (const WatchLine& line : ToLines(view)) printf("%s\n", line.text.c_str());
 }
 
-// Lines without a screen, until somebody ends it.
+// Lines without a screen, until a signal ends it.
 int RunLines(const TopFlags& flags, absl::Span<const PoolMember> members) {
   PoolLook before = LookAt(members);
   while (true) {
@@ -144,7 +144,7 @@ class Screen {
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
 
-  // `first`: the line that stands at the top, as far as there are so many. The first two always do.
+  // *first: the line at the top; lowered if too few lines follow it.
   void Draw(const std::vector<WatchLine>& lines, size_t* first) {
     const size_t height = static_cast<size_t>(std::max(LINES - 2, 1));
     const size_t scrolled = lines.size() > height ? lines.size() - height : 0;

@@ -44,7 +44,7 @@ std::string KeepName(VersionKeep keep) {
   return absl::StrCat(static_cast<uint32_t>(keep), " s after its owner");
 }
 
-// A record, and what servers say of it now.
+// A record, and its present state on the servers.
 struct Row {
   PublicationRecord record;
   uint64_t bytes = 0;
@@ -149,7 +149,7 @@ void PrintTable(const std::vector<Row>& rows) {
 }
 
 absl::Status Drop(Pool* pool, const std::string& name, uint64_t number, int64_t deadline_ns) {
-  // The list first, and then the regions: a former owner could publish what is dropped.
+  // The list first, and then the regions: a former owner could publish the dropped version.
   NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Publication> publication,
                         FindPublication(pool, name, AttachMode::kOwner));
   NRAM_ASSIGN_OR_RETURN(const PublicationRecord record, publication->Read(number, deadline_ns));

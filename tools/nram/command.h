@@ -34,7 +34,7 @@ struct Command {
 
 const std::vector<Command>& Commands();
 
-// What --help says around the table of flags.
+// The texts of --help around the table of flags.
 struct CommandText {
   const char* name;
   const char* summary;
@@ -43,7 +43,7 @@ struct CommandText {
   size_t table_width = 22;  // see ArgParser::Table
 };
 
-// Of one run, for what flags alone do not tell.
+// The words of one run, for commands that need more than flags.
 struct Invocation {
   std::vector<std::string> words;        // those that are not flags
   const std::vector<std::string>& args;  // all
@@ -56,7 +56,7 @@ enum class Words { kNone, kAny };
 std::optional<int> ParseOrExit(ArgParser* parser, const std::string& help, Words words, Invocation* given);
 
 // `Flags` is a struct with the flags' defaults and a method Register(ArgParser*), which registers each with its text;
-// `run` gets what was given on the command line.
+// `run` gets the words of the command line.
 template <typename Flags>
 Command DefineCommand(const CommandText& text, Words words, int (*run)(Flags& flags, const Invocation& given)) {
   const std::string program = std::string("nram ") + text.name;
@@ -102,7 +102,7 @@ inline constexpr int64_t kAskTimeoutMs = 3'000;
 
 // The servers of the pool that `spec` (a --pool flag, may be empty) names. Nothing is asked yet.
 // `tls_dir`: certificates for it; "": the usual ones.
-// *where: what the list of members comes from, and when that was last heard of, for people; "" for servers by name.
+// *where: the source of the list of members, and when it was last heard, for people; "" for servers by name.
 absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& spec, const std::string& tls_dir = "",
                                                     FoundMembers* where = nullptr);
 

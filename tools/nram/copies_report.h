@@ -35,16 +35,16 @@ struct CopyHosts {
   };
   std::map<std::string, Room> rooms;  // by the name of the host, of servers that answer
   size_t silent = 0;                  // servers that do not answer
-  size_t asking = 0;                  // servers that ask for memory back: no copy goes there
+  size_t asking = 0;                  // servers that ask for memory back: they get no copy
   bool pretended = false;             // some server pretends its host
 
-  // How much data has room, with so many copies on different hosts.
+  // How much data has room, with `copies` copies on different hosts.
   uint64_t UsableBytes(int copies) const;
 };
 CopyHosts HostsOf(StatisticsAnswers answers);
 
-// How many hosts may go at once without loss of what has several copies, as far as counts can tell. "" if nothing that
-// is left has several copies.
+// How many hosts may fail at once without loss of pages with several copies, as far as counts can tell. "" if no such
+// page is left.
 std::string WhoMayGo(const CopiesReport& copies, const CopyHosts& hosts);
 
 // Why copies are missing, as far as one can tell from outside. Some must be.

@@ -21,7 +21,7 @@ ServerStatistics Server(const std::string& host, uint64_t free_bytes) {
   return server;
 }
 
-// Of a pool with so many hosts that have 1 GiB free each.
+// A pool with `count` hosts that have 1 GiB free each.
 CopyHosts Hosts(int count) {
   std::vector<absl::StatusOr<ServerStatistics>> answers;
   for (int i = 0; i < count; ++i) answers.emplace_back(Server("host" + std::to_string(i), kGiB));
@@ -86,7 +86,7 @@ TEST(WhoMayGoTest, OneHostIfAllSpansHaveTheirCopies) {
   CopyHosts pretended = Hosts(3);
   pretended.pretended = true;
   EXPECT_THAT(WhoMayGo(whole, pretended), HasSubstr("one host (pretended hosts) may fail"));
-  // The clients' reports from before the server went.
+  // The clients' reports are older than the server's failure.
   CopyHosts silent = Hosts(2);
   silent.silent = 1;
   EXPECT_THAT(WhoMayGo(whole, silent), HasSubstr("1 server does not answer here: no host may be switched off"));

@@ -79,7 +79,7 @@ absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOpt
   SubprocessOptions how;
   how.in = null.get();
   how.out = how.err = log.get();
-  how.close_others = true;  // nobody waits for the server to let go of a descriptor that was meant for this command
+  how.close_others = true;  // no reader waits for the server to close a descriptor that was meant for this command
   how.new_session = !options.die_with_parent;
   how.death_signal = options.die_with_parent ? SIGKILL : 0;
   how.processor = options.processor;
@@ -211,7 +211,7 @@ absl::StatusOr<int> StopLocalPool(const std::string& directory, int64_t timeout_
   }
   const std::vector<LocalServer> servers = FindLocalPool(directory);
   End(servers, timeout_ms);
-  // Everything that StartLocalPool and its servers leave, and nothing else.
+  // Removes all files of StartLocalPool and its servers, and nothing else.
   for (const std::string& name : ListDirectory(directory)) {
     for (const char* suffix : {".pid", ".log", ".ready", ".socket", ".socket.data"}) {
       int number = 0;

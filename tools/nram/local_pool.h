@@ -3,7 +3,7 @@
 
 // A pool on this machine, as `nram up` starts it: memory servers as processes of their own, and a directory with the
 // files that are needed to find and end them: pool (the host file), N.pid, N.log, N.socket. The servers listen on the
-// sockets alone, where the kernel says who comes, so that other users are refused.
+// sockets alone, where the kernel names the caller, so that other users are refused.
 
 #include <sys/types.h>
 

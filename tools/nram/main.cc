@@ -65,7 +65,7 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   nram::OpenStandardFds();
   FLAGS_logtostderr = true;
-  FLAGS_minloglevel = google::GLOG_ERROR;  // commands say themselves what went wrong
+  FLAGS_minloglevel = google::GLOG_ERROR;  // commands print their errors themselves
   google::InitGoogleLogging(argv[0]);
   return nram::Main(argc, argv);
 }

@@ -1,7 +1,7 @@
 #ifndef NRAM_TOOLS_NRAM_MEMBERS_REPORT_H_
 #define NRAM_TOOLS_NRAM_MEMBERS_REPORT_H_
 
-// Where the list of a pool's servers comes from, for people and programs.
+// Names the source of a pool's list of servers, for people and programs.
 
 #include <cstddef>
 

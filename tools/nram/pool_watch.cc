@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kSectorBytes = 512;
 
-// Of a counter; 0 if it fell, because another process counts.
+// The rate of a counter; 0 if it fell, because another process counts.
 double Rate(uint64_t before, uint64_t now, double seconds) {
   return now <= before || seconds <= 0 ? 0 : static_cast<double>(now - before) / seconds;
 }

@@ -27,7 +27,7 @@ struct DeviceAccount {
   uint64_t reads = 0, read_bytes = 0, read_ms = 0;
   uint64_t writes = 0, written_bytes = 0, write_ms = 0;
 };
-// Of the text of /sys/block/DEVICE/stat; nothing if it has another form.
+// Parses the text of /sys/block/DEVICE/stat; nothing if it has another form.
 std::optional<DeviceAccount> ParseDeviceStat(absl::string_view text);
 
 // One look at a pool.
@@ -99,7 +99,7 @@ std::string DoorOf(absl::string_view client_name);
 
 nlohmann::json ToJson(const PoolView& view);
 
-// Lines for a screen, each with what is to be seen at a glance.
+// Lines for a screen, each with its tone.
 struct WatchLine {
   enum class Tone { kPlain, kTitle, kCare, kBad };
   std::string text;

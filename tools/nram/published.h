@@ -26,7 +26,7 @@ struct NamedPoolFlags {
 
 // Blocks for a few seconds at most.
 absl::StatusOr<std::unique_ptr<Pool>> OpenNamedPool(const NamedPoolFlags& flags);
-// Publication::Attach. NOT_FOUND names what the user has named. Blocks as that does.
+// Publication::Attach. NOT_FOUND names the name that the user gave. Blocks as that does.
 absl::StatusOr<std::unique_ptr<Publication>> FindPublication(Pool* pool, const std::string& name, AttachMode mode);
 
 }  // namespace nram

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""ask.py DIRECTORY: has the guest's kernel say, by breaks on its console, what memory holds (m),
-which tasks wait for what (w), and what all tasks do (t). DIRECTORY has the sockets of QEMU's monitor and of the
+"""ask.py DIRECTORY: sends breaks to the guest's console, so that its kernel prints its memory (m), the tasks that wait
+and their reasons (w), and the state of all tasks (t). DIRECTORY has the sockets of QEMU's monitor and of the
 console."""
 
 import socket
@@ -16,7 +16,7 @@ for key in "9mwt":
     console = socket.socket(socket.AF_UNIX)
     console.connect(sys.argv[1] + "/serial")
     console.sendall(key.encode())
-    # Output that nobody reads is lost, also to the log.
+    # Unread output is lost, also to the log.
     console.settimeout(0.5)
     until = time.monotonic() + 10
     while time.monotonic() < until:

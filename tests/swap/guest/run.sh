@@ -5,9 +5,9 @@
 #   tests/swap/guest/run.sh [--rounds=N] [--memory-mib=N] [--touch-mib=N] [--kvm]
 #
 # Needs qemu-system-x86, busybox-static and a kernel package to take a kernel from (linux-image-cloud-amd64; downloaded,
-# not installed). With --kvm if this host can, else emulated: ten times slower, and the same kernel. Builds nothing: run
-# `bazel build //tools/nram //tests/swap:pressure` first. The guest's console goes to standard output. Exit codes: 0
-# passed; 1 failed; 2 stalled (no sign of life for a minute).
+# not installed). --kvm uses KVM; without it the guest is emulated, ten times slower with the same kernel. Builds
+# nothing: run `bazel build //tools/nram //tests/swap:pressure` first. The guest's console goes to standard output. Exit
+# codes: 0 passed; 1 failed; 2 stalled (no sign of life for a minute).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../../.." && pwd)
@@ -77,7 +77,7 @@ chmod +x "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet) | gzip -1 > "$work/initrd"
 
 "$nram" up --servers=2 --donate=$((touch_mib + 256))M > /dev/null
-# To the guest the host is 10.0.2.2; the guest reaches servers on the host's loopback there.
+# The guest sees the host as 10.0.2.2; there it reaches servers on the host's loopback.
 pool=$(sed -n 's/^.*:\([0-9]*\)$/10.0.2.2:\1/p' "$NRAM_STATE_DIR/pool" | paste -sd,)
 echo "run.sh: a guest with $memory MiB of RAM touches $touch_mib MiB, $rounds rounds, accelerator $accelerator"
 

@@ -1,5 +1,5 @@
-#ifndef NRAM_CLIENT_POOL_ERRANDS_H_
-#define NRAM_CLIENT_POOL_ERRANDS_H_
+#ifndef NRAM_CLIENT_POOL_DEFERRED_DESTROYS_H_
+#define NRAM_CLIENT_POOL_DEFERRED_DESTROYS_H_
 
 // The work that waits for a server to answer again: freeing parts of destroyed regions, and undoing failed creates of
 // named regions. Pure.
@@ -15,7 +15,7 @@
 namespace nram {
 
 // Not thread-safe: its session's lock guards it.
-class Errands {
+class DeferredDestroys {
  public:
   struct Destroy {
     RegionId region{};
@@ -41,11 +41,11 @@ class Errands {
 
   // Takes some destroys of the life `incarnation` out of the list. The caller carries them out, or adds them again.
   std::vector<Destroy> TakeDestroys(uint64_t incarnation);
-  // The undo that is due, or null. It stays in the list until EndUndo.
+  // The undo that is due, or null. It remains in the list until EndUndo.
   const Undo* NextUndo(int64_t now_ns) const;
   // Forgets the undos of former lives of the server. True if there were any.
   bool DropOldUndos(uint64_t incarnation);
-  // The first undo ended with `status`. It stays, for another try, if the server did not answer. True if it is over.
+  // The first undo ended with `status`. It remains, for another try, if the server did not answer. True if it is over.
   bool EndUndo(const absl::Status& status, int64_t now_ns);
   // When something is due; INT64_MAX: never.
   int64_t DueNs() const;
@@ -63,4 +63,4 @@ class Errands {
 
 }  // namespace nram
 
-#endif  // NRAM_CLIENT_POOL_ERRANDS_H_
+#endif  // NRAM_CLIENT_POOL_DEFERRED_DESTROYS_H_
