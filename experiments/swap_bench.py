@@ -2,13 +2,8 @@
 """The cost of swap on the pool, beside swap on this machine's own memory by the same way, on zram, on its disk, and on
 that disk slowed down to 550 and 150 MB/s.
 
-<<<<<<< HEAD
-usage: experiments/swap_bench.py --nram=PROGRAM --pressure=PROGRAM [--rounds=N] [--only=LABEL] [--mib=1536] [--limit-mib=512]
-                                 [--seconds=8] [--warm-mib=0] [--server-spin=WHEN]
-=======
 usage: experiments/swap_bench.py --nram=PROGRAM --pressure=PROGRAM [--rounds=N] [--only=LABEL] [--mib=1536]
                                  [--limit-mib=512] [--seconds=8] [--warm-mib=0] [--server-spin=WHEN]
->>>>>>> dev
 
 Programs touch --mib under a memory cgroup of --limit-mib: written, read at random for --seconds, verified in order; by
 one process, then by four. Rounds go through the devices in one direction and the other by turns; medians. A round in
