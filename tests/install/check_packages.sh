@@ -52,7 +52,8 @@ for name in "${names[@]}"; do
 done
 [ "$(field "$1" nram-client Installed-Size)" -gt 1000 ] || fail "the client's size"
 [[ $(field "$1" nram-client Recommends) == *fuse3*python3* ]] || fail "the client recommends too little"
-[ "$(field "$1" nram Depends)" = "nram-server (= $version), nram-client (= $version)" ] || fail "the dependencies of nram"
+[ "$(field "$1" nram Depends)" = "nram-server (= $version), nram-client (= $version)" ] ||
+  fail "the dependencies of nram"
 [ "$(field "$1" libnram-dev Depends)" = "libnram0 (= $version)" ] || fail "headers and library may differ"
 
 # All packages together have the files of tools/install and the files named here, each file once.
@@ -108,7 +109,7 @@ cc -o "$directory/untraced" tests/run/untraced.c || fail "untraced cannot be bui
 mkdir "$directory/state"
 export NRAM_STATE_DIR=$directory/state
 trap '"$root/usr/bin/nram" down > /dev/null 2>&1 || true; rm -rf --one-file-system "$directory"' EXIT
-"$root/usr/bin/nram" up --servers=1 --donate=64M > /dev/null || fail "its nram up"
+"$root/usr/bin/nram" up --servers=1 --donate=128M > /dev/null || fail "its nram up"
 expect 0 "a library is loaded first" "$directory/untraced" "$root/usr/bin/nram" run -- true
 "$root/usr/bin/nram" down > /dev/null || fail "its nram down"
 
