@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The packages of tools/deb: their contents, their dependencies, and dpkg's work with them. check.sh calls this. Needs
-# root.
+# The packages of tools/deb: their files, their dependencies, lintian, and dpkg's work with them. check.sh calls this,
+# as root.
 #
-# usage: check_packages.sh DIRECTORY INSTALLED; DIRECTORY has the packages, and the file INSTALLED lists the files that
+# usage: check_packages.sh DIRECTORY INSTALLED; DIRECTORY has the packages, and INSTALLED is the list of files that
 # tools/install puts into a prefix.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -15,8 +15,8 @@ trap 'rm -rf --one-file-system "$directory"' EXIT
 names=(libnram-dev libnram0 nram nram-client nram-doc nram-server python3-nram)
 programs=(nram-client nram-server libnram0)
 
-# --- Contents
-mkdir "$directory/own"
+# --- Their files
+mkdir "$directory/own" "$directory/control"
 root=$directory/root # of all packages
 : > "$directory/packed"
 for name in "${names[@]}"; do
@@ -26,11 +26,18 @@ for name in "${names[@]}"; do
   dpkg-deb -x "$package" "$root"
   (cd "$own" && find . ! -type d -printf '%P\n') >> "$directory/packed"
   [ "$(dpkg-deb -f "$package" Package)" = "$name" ] || fail "$name: its name"
-  [ -s "$own/usr/share/doc/$name/copyright" ] || fail "$name: no copyright"
+  grep -q /usr/share/common-licenses/Apache-2.0 "$own/usr/share/doc/$name/copyright" || fail "$name: no copyright"
+  zcat "$own/usr/share/doc/$name/changelog.Debian.gz" | head -1 | grep -q '^nram (' || fail "$name: no changelog"
+  dpkg-deb -e "$package" "$directory/control/$name"
+  (cd "$own" && md5sum --quiet -c "$directory/control/$name/md5sums") || fail "$name: its checksums"
+  [ "$(wc -l < "$directory/control/$name/md5sums")" = "$(find "$own/usr" -type f | wc -l)" ] ||
+    fail "$name: files without a checksum"
   [ -z "$(find "$own" ! -user root -o -perm -002 ! -type l)" ] || fail "$name: owners and modes"
 done
-version=$("$root/usr/bin/nram" --version)
-version=${version#nram }
+program_version=$("$root/usr/bin/nram" --version)
+program_version=${program_version#nram }
+version=$(dpkg-parsechangelog -l tools/debian/changelog -S Version)
+[[ $version == "$program_version"-* ]] || fail "the packages' version is $version, and the program's $program_version"
 field() { dpkg-deb -f "$(ls "$1/${2}_"*.deb)" "$3"; }
 for name in "${names[@]}"; do
   [ "$(field "$1" "$name" Version)" = "$version" ] || fail "$name: its version"
@@ -38,16 +45,27 @@ for name in "${names[@]}"; do
   case "$name" in libnram*|nram-client|nram-server) kind=$(dpkg --print-architecture) ;; esac
   [ "$(field "$1" "$name" Architecture)" = "$kind" ] || fail "$name: its architecture"
 done
+for name in "${names[@]}"; do
+  [[ $(field "$1" "$name" Maintainer) == *?" <"*@*">" ]] || fail "$name: its maintainer"
+  [ "$name" = nram ] || [ "$(field "$1" "$name" Breaks)" = "nram (<< 0.1-1~)" ] || fail "$name: its Breaks"
+  [ "$(field "$1" "$name" Breaks)" = "$(field "$1" "$name" Replaces)" ] || fail "$name: its Replaces"
+done
 [ "$(field "$1" nram-client Installed-Size)" -gt 1000 ] || fail "the client's size"
 [[ $(field "$1" nram-client Recommends) == *fuse3*python3* ]] || fail "the client recommends too little"
-[ "$(field "$1" nram Depends)" = "nram-server (= $version), nram-client (= $version)" ] || fail "what nram brings"
+[ "$(field "$1" nram Depends)" = "nram-server (= $version), nram-client (= $version)" ] ||
+  fail "the dependencies of nram"
 [ "$(field "$1" libnram-dev Depends)" = "libnram0 (= $version)" ] || fail "headers and library may differ"
 
-# All packages together have the files that tools/install puts into a prefix, and only these besides; each file once.
+# All packages together have the files of tools/install and the files named here, each file once.
 {
   sed 's|^share/man/.*|&.gz|' "$installed" | grep -vx share/nram/installed | sed 's|^|usr/|'
   echo usr/sbin/mount.fuse.nram
-  for name in "${names[@]}"; do echo "usr/share/doc/$name/copyright"; done
+  echo usr/share/man/man8/mount.fuse.nram.8.gz
+  for name in "${names[@]}"; do
+    echo "usr/share/doc/$name/copyright"
+    echo "usr/share/doc/$name/changelog.Debian.gz"
+  done
+  echo usr/share/lintian/overrides/nram-client
   for name in nram-client nram-server; do echo "etc/needrestart/conf.d/$name.conf"; done
 } | LC_ALL=C sort > "$directory/expected"
 LC_ALL=C sort "$directory/packed" | diff "$directory/expected" - >&2 ||
@@ -61,11 +79,12 @@ has nram-server bin/nram-memserver lib/systemd/system/nram-memserver.service sha
   lib/sysusers.d/nram-server.conf share/man/man8/nram-memserver.8.gz
 has nram-client bin/{nram,nram-fsd} lib/systemd/system/nram-{mount,swap}@.service share/man/man1/nram-mount.1.gz \
   share/bash-completion/completions/nram sbin/mount.fuse.nram lib/udev/rules.d/60-nram.rules lib/sysusers.d/nram.conf
+has nram-client lib/nram/{libnram-run.so,nram-bench-{dirs,report,work}}
 has libnram0 lib/{libnram,libnram-core}.so.0
 has libnram-dev include/nram.h{,pp} include/nram_arrays.hpp include/nram/{managed.hpp,compat/rambrain.h} \
   lib/pkgconfig/nram{,-rambrain}.pc share/man/man3/nram.h.3.gz share/nram/fortran/nram.f90
 has nram-doc share/nram/prometheus/nram-alerts.yml share/nram/kubernetes/base/daemonset.yaml \
-  share/doc/nram/docs/operating.md
+  share/doc/nram/docs/operating.md share/doc/nram/examples/array.c
 [ -x "$root/usr/share/nram/slurm/prolog.sh" ] || fail "a script that cannot be run"
 [ "$(readlink "$root/usr/sbin/mount.fuse.nram")" = ../bin/nram-fsd ] || fail "the mount helper"
 for library in libnram libnram-core; do
@@ -75,6 +94,31 @@ grep -q "^prefix=/usr$" "$root/usr/lib/pkgconfig/nram.pc" || fail "nram.pc"
 for program in nram nram-fsd nram-memserver; do
   "$root/usr/bin/$program" --help > /dev/null || fail "its $program"
 done
+for place in "$root"/usr/{bin,sbin}/*; do
+  program=${place##*/}
+  ls "$root/usr/share/man/"man[18]"/$program".[18].gz > /dev/null || fail "$program has no page"
+done
+zcat "$root/usr/share/man/man8/mount.fuse.nram.8.gz" | grep -q "^mount .*fuse" || fail "the page of mount.fuse.nram"
+
+# Programs and libraries are stripped, and work.
+for binary in "$root"/usr/bin/* "$root"/usr/lib/nram/{nram-bench-work,libnram-run.so} "$root"/usr/lib/libnram*.so.0; do
+  ! readelf -S "$binary" | grep "\.symtab\|\.debug" >&2 || fail "$binary is not stripped"
+done
+expect 0 "usage: nram bench" "$root/usr/bin/nram" bench --help
+cc -o "$directory/untraced" tests/run/untraced.c || fail "untraced cannot be built"
+mkdir "$directory/state"
+export NRAM_STATE_DIR=$directory/state
+trap '"$root/usr/bin/nram" down > /dev/null 2>&1 || true; rm -rf --one-file-system "$directory"' EXIT
+"$root/usr/bin/nram" up --servers=1 --donate=128M > /dev/null || fail "its nram up"
+expect 0 "a library is loaded first" "$directory/untraced" "$root/usr/bin/nram" run -- true
+"$root/usr/bin/nram" down > /dev/null || fail "its nram down"
+
+# No error for lintian. Its warnings are not looked at: some differ between releases.
+if command -v lintian > /dev/null; then
+  lintian --fail-on error "$1"/*.deb > "$directory/said" 2>&1 || fail "lintian: $(grep '^E' "$directory/said")"
+else
+  not_tested "the packages by lintian, which is not installed: tools/setup test installs it"
+fi
 
 # Each package depends on the packages of its foreign libraries. One package, say libfuse3-3, of those that dpkg knows
 # with such a library is enough.
@@ -86,7 +130,7 @@ for name in "${programs[@]}"; do
   every="$every $libraries"
   for library in $libraries; do
     [ ! -e "$root/usr/lib/$library" ] || continue
-    owners=$(dpkg-query -S "*/$library" | sed 's/[:,].*//' | sort -u) || fail "nobody has $library"
+    owners=$(dpkg-query -S "*/$library" | sed 's/[:,].*//' | sort -u) || fail "no package has $library"
     found=
     for owner in $owners; do [[ $depends != *" $owner "* ]] || found=1; done
     [ -n "$found" ] || fail "$library is in" $owners ", and $name depends on:$depends"
@@ -136,10 +180,10 @@ perl -e '
   $kept->($_) or die "$_ is restarted\n"
     for "nram-memserver.service", "nram-mount\@mnt-a.service", "nram-swap\@8G.service";
   !$kept->($_) or die "$_ is not restarted\n" for "cron.service", "nram-memserver.service.d", "nfs-nram-mount\@a";
-' "$root/etc/needrestart/conf.d" || fail "what needrestart is told"
+' "$root/etc/needrestart/conf.d" || fail "the settings of needrestart"
 
-# --- dpkg installs them in a root of its own. It runs their scripts inside (chroot), so they reach nothing of this
-# machine; udev and systemd are stubs there that record their calls.
+# --- dpkg, in a root of its own. It runs their scripts inside (chroot), so they reach nothing of
+# this machine; udev and systemd are stubs there that say how they were called.
 scratch=$directory/scratch
 mkdir -p "$scratch"/{var/lib/dpkg/{info,updates},var/log,etc,run,dev,bin}
 touch "$scratch/var/lib/dpkg/status"
@@ -191,8 +235,8 @@ begin=("systemd-sysusers nram.conf" "systemd-sysusers nram-server.conf" "udevadm
 in_scratch -i "${debs[@]}" || fail "they cannot be installed: $(cat "$directory/said")"
 expect_said "at the installation" "${begin[@]}"
 
-# The state that udev, Python and an administrator leave. A newer version is installed over it. It takes no rights from
-# a user, and it restarts and stops nothing, although all units run; and it says so.
+# As udev, Python and an administrator leave it. A newer version is put over it: it takes no rights away. It
+# restarts and stops nothing although all units run, and says so.
 chown 0:4711 "$scratch/dev/$device" "$scratch/dev/userfaultfd"
 chmod 660 "$scratch/dev/$device" "$scratch/dev/userfaultfd"
 for unit in nram-memserver nram-mount@mnt-a nram-swap@8G; do
@@ -202,7 +246,7 @@ in_scratch -i "${debs[@]}" || fail "they cannot be installed over others: $(cat 
 expect_said "at an upgrade" "${begin[@]}" "systemctl is-active --quiet nram-memserver" \
   "systemctl is-active --quiet nram-mount@* nram-swap@*"
 [ "$(grep -c "in their old version\|in its old version" "$directory/said")" = 2 ] ||
-  fail "an upgrade does not say that all goes on: $(cat "$directory/said")"
+  fail "an upgrade does not say that all units continue: $(cat "$directory/said")"
 [ "$(stat -c %g:%a "$scratch/dev/$device")" = 4711:660 ] || fail "an upgrade takes the group's rights"
 mkdir -p "$scratch/$packages/nram/__pycache__"
 touch "$scratch/$packages/nram/__pycache__/__init__.pyc"
@@ -221,15 +265,15 @@ rm -f "$scratch/dpkg-said"
 expect_gone "with devices that were the group's"
 ! ls "$scratch/var/lib/dpkg/info" | grep '^\(lib\|python3-\)\?nram' >&2 || fail "dpkg keeps notes of them"
 
-# The former single package: its files move to the new packages.
+# The earlier version has one package: its files are moved to the new packages.
 old=$directory/old
 mkdir -p "$old/DEBIAN" "$old/usr/bin" "$old/usr/lib/python3/dist-packages/nram"
 echo old | tee "$old/usr/bin/nram" "$old/usr/bin/nram-memserver" > "$old/usr/lib/python3/dist-packages/nram/__init__.py"
-printf 'Package: nram\nVersion: %s\nArchitecture: amd64\nMaintainer: the nram project\nDescription: old\n' "$version" \
-  > "$old/DEBIAN/control"
+printf 'Package: nram\nVersion: %s\nArchitecture: amd64\nMaintainer: the nram project\nDescription: old\n' \
+  "$program_version" > "$old/DEBIAN/control"
 dpkg-deb --root-owner-group --build "$old" "$directory/nram-old.deb" > /dev/null
 in_scratch -i "$directory/nram-old.deb" || fail "the old package cannot be installed: $(cat "$directory/said")"
-in_scratch -i "${debs[@]}" || fail "the old package cannot be replaced: $(cat "$directory/said")"
+in_scratch --auto-deconfigure -i "${debs[@]}" || fail "the old package cannot be replaced: $(cat "$directory/said")"
 [ "$(dpkg --root="$scratch" -S /usr/bin/nram-memserver)" = "nram-server: /usr/bin/nram-memserver" ] ||
   fail "whose is it?"
 cmp "$scratch/usr/bin/nram" "$root/usr/bin/nram" || fail "the old program is still there"
