@@ -45,7 +45,7 @@ absl::Status ParseAuto(absl::string_view range, MemServerOptions* options) {
 
 constexpr char kHelp[] = R"(usage: nram-memserver --donate=SIZE|auto [flags]
 
-Lends RAM of this machine to a pool: stores pages in memory, up to a hard ceiling, for clients
+Lends RAM of this machine to a pool: stores pages in memory, up to a ceiling, for clients
 on other machines or on this one. `nram up` starts memory servers on one machine. On a cluster
 node, run this program directly or from systemd (deploy/nram-memserver.service).
 
