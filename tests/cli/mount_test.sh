@@ -107,7 +107,7 @@ expect 0 "is mounted" "$nram" mount "$directory/m"
 daemon=$(cat "$(state_file pid)")
 mkdir "$directory/bound"
 mount --bind "$directory/m" "$directory/bound"
-expect 1 "mounted on $directory/bound too" "$nram" umount "$directory/m"
+expect 1 "also mounted on $directory/bound" "$nram" umount "$directory/m"
 umount "$directory/bound"
 timeout 60 tail --pid="$daemon" -f /dev/null || fail "the daemon goes on after the last umount"
 

@@ -116,7 +116,7 @@ echo old > "$directory/fixed"
 mount --bind "$directory/fixed" "$directory/fixed"
 message=$("$nram" sort -o "$directory/fixed" /etc/passwd 2>&1) && fail "replaced what is mounted"
 umount "$directory/fixed"
-kept=$(sed -n 's/.*the sorted output is in \([^,]*\),.*/\1/p' <<< "$message")
+kept=$(sed -n 's/.*the sorted output is in \([^;]*\);.*/\1/p' <<< "$message")
 LC_ALL=C sort /etc/passwd | cmp - "$kept" || fail "a finished output is gone: $message"
 
 # More files than may be open; fewer threads than asked for, or none.
