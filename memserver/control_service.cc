@@ -132,7 +132,7 @@ absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequ
   MutexLock lock(&(*lease)->reserve_mu);
   if (request.order() != 0 && !NRAM_PLANTED(late_reserve_executed)) {
     if (request.term() != (*lease)->term() || request.order() <= (*lease)->last_order) {
-      return absl::AbortedError("the deadline of the request has passed");
+      return absl::AbortedError("a later request was executed first, or the lease has begun anew");
     }
     (*lease)->last_order = request.order();
   }

@@ -114,8 +114,8 @@ static inline double ExampleEnd(const struct example_phase* phase, const char* w
 inline int ExampleMain(int (*run)(int argc, char** argv), int argc, char** argv) {
   try {
     return run(argc, argv);
-  } catch (const std::bad_alloc&) {
-    fprintf(stderr, "%s: %s\n", argv[0], nram_error());
+  } catch (const std::bad_alloc& error) {
+    fprintf(stderr, "%s: %s: %s\n", argv[0], error.what(), nram_error());
     return 1;
   } catch (const std::exception& error) {
     fprintf(stderr, "%s: %s\n", argv[0], error.what());

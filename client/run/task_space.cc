@@ -169,8 +169,9 @@ void TaskSpace::PoisonMissing(absl::Span<const AddressRun> runs) {
 }
 
 absl::Status TaskSpace::Copy(uint64_t to, absl::Span<const std::byte> data, bool protect) {
+  // The patience is that of all the pages. Pages are evicted meanwhile.
   int64_t until_ns = 0;
-  const auto wait_for_memory = [&until_ns] {  // pages are evicted meanwhile
+  const auto wait_for_memory = [&until_ns] {
     if (until_ns == 0) until_ns = DeadlineAfterMs(kRoomPatienceMs);
     if (MonotonicNs() >= until_ns) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(kRoomLookMs));

@@ -190,7 +190,7 @@ Command DfCommand() {
 
 Shows, for each donor and in total:
 
-  DONATED     the ceiling on all memory of its memory server
+  DONATED     the ceiling on the memory of its memory server (--donate)
   USED        stored pages and their index
   RESERVED    reserved by clients and not used yet
   FREE        memory that clients can reserve now. The rest of DONATED is the server's own

@@ -320,7 +320,7 @@ for each copy, so that a swapped-out page is never refused; `nram df` shows it a
 that the kernel frees are discarded, and the servers free their memory within moments. If this
 machine dies, is suspended or is cut off for longer than its leases live, the servers free the
 whole area. If all hosts with a copy of a page are lost, programs that touch that page get SIGBUS;
-the machine continues. Pages are sealed unless --no-seal is given: servers and the network see only
+the machine continues. Pages are sealed by default (--seal): servers and the network see only
 ciphertext.
 
 A separate process, locked in memory, serves the area. Run `nram doctor` afterwards. Needs root.
