@@ -68,6 +68,7 @@ GRPC_ONLY_IN = {"members/etcd", "memserver", "client/transport"}
 NOTES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 SOURCES = CXX + (".py", ".sh", ".proto", ".f90", ".f90.in")
+SCRIPT = re.compile(r"tools/\w+|\.ci/run")  # without an extension
 # A path from the top of the tree, or a decision record by its number.
 ROOMS = "base|bindings|client|deploy|docs|experiments|fsd|members|memserver|proto|sort|swap|third_party|tests|tools"
 PATH = re.compile(rf"(?<![\w./$-])((?:{ROOMS})/[\w./-]*\w|adr/\d{{4}})")
@@ -103,6 +104,8 @@ def check_source(path, lines):
             seen = room_of(include.group(1))
             if seen and seen not in MAY_SEE[room] | {room, "base"}:
                 problem(path, number, f"{room} must not see {seen} (docs/design.md, rooms and arrows)")
+            if include.group(1).startswith(("tests/", "experiments/")):
+                problem(path, number, f"{room} must not see tests or experiments")
         is_grpc = re.match(r"#include <(grpc|grpcpp)/", line)
         if is_grpc and room not in GRPC_ONLY_IN and not path.startswith("tests/util/"):
             problem(path, number, "gRPC lives in memserver, client/transport and members/etcd only")
@@ -137,6 +140,23 @@ def check_width(path, lines):
         exempt = fenced or line.startswith(("|", "    ", "\t"))
         if len(line) > COLUMNS_MAX and not exempt:
             problem(path, number, f"{len(line)} columns; at most {COLUMNS_MAX}: break the line")
+
+
+def anchors_of(text):
+    """The anchors of a document's headings, as GitHub makes them."""
+    anchors = set()
+    for heading in re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        anchors.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    return anchors
+
+
+def check_anchors(path, documents):
+    for number, line in enumerate(documents[path].split("\n"), 1):
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", line):
+            place = os.path.normpath(os.path.join(os.path.dirname(path), target)) if target else path
+            if place in documents and anchor not in anchors_of(documents[place]):
+                problem(path, number, f"{place} has no heading #{anchor}")
 
 
 def check_document(path, lines):
@@ -227,7 +247,8 @@ def read_tree():
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     texts = {}
     for path in listed:
-        if path.endswith(SOURCES + (".md",)) and not path.startswith("third_party/") and os.path.isfile(path):
+        written = path.endswith(SOURCES + (".md",)) or SCRIPT.fullmatch(path)
+        if written and not path.startswith("third_party/") and os.path.isfile(path):
             with open(path, encoding="utf-8") as file:
                 texts[path] = file.read()
     sources = [Source.of(path, text) for path, text in texts.items() if not path.endswith(".md")]
@@ -250,6 +271,7 @@ def main():
     check_unsignalled(product)
     for path, text in documents.items():
         check_document(path, text.split("\n"))
+        check_anchors(path, documents)
         check_width(path, text.split("\n"))
     written = [source for source in sources if not source.path.endswith(".proto")]
     check_ratchet([*measure_classes(product), *measure_sleeps(product), *measure_comments(written),

@@ -3,6 +3,7 @@
 
 import unittest
 
+import tidy
 import tidy_classes
 import tidy_english
 import tidy_ratchet
@@ -95,6 +96,12 @@ class Sleeps(unittest.TestCase):
 
     def test_address_is_given_away(self):
         self.assertEqual(self.find(a_cc="CondVar ended;\nStart(&ended);\nended.WaitUntil(&mu, 1);\n"), [])
+
+
+class Documents(unittest.TestCase):
+    def test_anchors(self):
+        text = "# The `nram run` door\n```\n# no heading\n```\n## What, [it](x.md) costs\n"
+        self.assertEqual(tidy.anchors_of(text), {"the-nram-run-door", "what-it-costs"})
 
 
 class English(unittest.TestCase):
