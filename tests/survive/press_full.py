@@ -113,7 +113,7 @@ class PressedFull(PressedKeeping):
         def all_full():
             return all([balloon.look() for balloon in self.balloons])
 
-        self.await_that(GIVEN_S, f"what the donors {list(taken_mib)} need", all_full)
+        self.await_given(list(taken_mib), all_full)
         self.await_promised(list(taken_mib), stays_mib)
         self.release()
 
