@@ -22,7 +22,7 @@ for word in "$@"; do
     --rounds=*) rounds=${word#*=} ;;
     --memory-mib=*) memory=${word#*=} ;;
     --touch-mib=*) touch_mib=${word#*=} ;;
-    *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 for program in qemu-system-x86_64 busybox dpkg-deb cpio; do
