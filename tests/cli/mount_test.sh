@@ -123,9 +123,18 @@ timeout 60 tail --pid="$daemon" -f /dev/null || fail "the daemon goes on after S
 kill "$user"
 wait "$user" 2> /dev/null || true
 
-# A daemon is killed.
+# A daemon is stopped: the doctor does not wait for it. Then it is killed.
 expect 0 "is mounted" "$nram" mount "$directory/m"
-kill -9 "$(cat "$(state_file pid)")"
+daemon=$(cat "$(state_file pid)")
+"$nram" doctor --json > "$directory/said" || [ $? -eq 1 ] || fail "doctor: exit $?"
+verdict_of() { jq -r --arg at "$directory/m: " '.[] | select(.what | startswith($at)) | .verdict' "$directory/said"; }
+[ "$(verdict_of)" = good ] || fail "doctor of a mount: $(cat "$directory/said")"
+freeze "$daemon"
+expect 1 "$directory/m: the mount does not answer" timeout 60 "$nram" doctor
+kill -CONT "$daemon"
+kill -9 "$daemon"
+timeout 60 tail --pid="$daemon" -f /dev/null || fail "a killed daemon is left"
+expect 1 "$directory/m: the daemon of this mount is gone" "$nram" doctor
 expect 0 "its daemon is gone" "$nram" mount
 expect 1 "nram umount" "$nram" mount "$directory/m"
 expect 0 "" "$nram" umount "$directory/m"
