@@ -60,13 +60,12 @@ void MemoryBalance::NoteLow(int64_t now_ns, int64_t headroom) {
 uint64_t MemoryBalance::Update(const MemorySample& sample) {
   const int64_t now_ns = sample.now_ns;
   const auto reserve = static_cast<int64_t>(ReserveOf(options_, sample.total_bytes));
-  const int64_t sharers = std::max(sample.sharers, 1);
-  const int64_t band = std::max<int64_t>(reserve / kBandShare / sharers, 1);
+  const int64_t band = std::max<int64_t>(reserve / kBandShare / sample.sharers, 1);
   const auto own = static_cast<int64_t>(sample.own_bytes);
   const auto available = static_cast<int64_t>(sample.available_bytes);
   // The headroom if this caller were alone. Its own growing and giving back leave this as it is, not its part of it.
   const int64_t whole = own + available - reserve;
-  const auto part_of = [&](int64_t bytes) { return own + (bytes - own) / sharers; };
+  const auto part_of = [&](int64_t bytes) { return own + (bytes - own) / sample.sharers; };
   const int64_t headroom = part_of(whole);
   if (!begun_) {
     begun_ = true;

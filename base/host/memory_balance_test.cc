@@ -361,7 +361,7 @@ TEST(PressureTriggerTest, ADeadlineEndsTheWait) {
   EXPECT_FALSE(none.WaitUntil(-1, DeadlineAfterMs(1)));
 }
 
-// Several servers of one host, which take and give at once what they may.
+// Several servers of one host, which follow their answers at once.
 TEST(MemoryBalanceTest, SharersTogetherHoldWhatOneWouldHold) {
   for (const int sharers : {1, 2, 5}) {
     SCOPED_TRACE(sharers);
