@@ -8,6 +8,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "base/host/donors_here.h"
 #include "base/metrics/metrics_server.h"
 #include "base/status.h"
 #include "memserver/call_threads.h"
@@ -47,6 +48,7 @@ uint64_t TlsBytes(const ControlServerOptions& control) {
 constexpr int kDescriptorsPerWorkers = 4;
 // In this time clients hear the demand, and begin to give.
 constexpr int64_t kEmptyRestNs = 300 * kNsPerMs;
+constexpr int64_t kCountSharersNs = 5 * kNsPerSecond;
 // Everything that leases own is kept for this time after a changed rule has shut their client out.
 constexpr int64_t kRefusedHoldMs = 3'600'000;
 
@@ -87,6 +89,11 @@ uint64_t MemServer::AllowedNow() {
   const ArenaUsage usage = core_->arena().usage();
   sample.own_bytes = usage.extent_bytes + usage.index_bytes;
   sample.stalled = stalls_.Share(ReadMemoryStalls(), sample.now_ns);
+  if (sample.now_ns >= count_sharers_ns_) {
+    sharers_ = CountDonorsHere(getpid());
+    count_sharers_ns_ = sample.now_ns + kCountSharersNs;
+  }
+  sample.sharers = sharers_;
   return balance_->Update(sample);
 }
 

@@ -127,6 +127,8 @@ class MemServer {
   // The collector's own.
   uint64_t index_peak_bytes_ = 0;
   std::optional<MemoryBalance> balance_;  // none: the host's memory is not looked at
+  int sharers_ = 1;                       // CountDonorsHere, as it was lately
+  int64_t count_sharers_ns_ = 0;          // when it is to be counted again
   StallMeter stalls_;
   std::thread collector_;
 };

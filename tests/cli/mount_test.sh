@@ -7,8 +7,9 @@ directory=$(mktemp -d -p /tmp --suffix=-nram-cli)
 export NRAM_STATE_DIR=$directory/state
 unset NRAM_POOL
 cleanup() {
-  for point in "$directory"/m "$directory/with blank" "$directory"/a/b "$directory"/a-b "$directory"/caf* \
-    "$directory/bound"; do
+  chattr -i "$directory/below" 2> /dev/null || true
+  for point in "$directory"/m "$directory"/below "$directory/with blank" "$directory"/a/b "$directory"/a-b \
+    "$directory"/caf* "$directory/bound"; do
     umount -l "$point" 2> /dev/null || true
   done
   "$nram" down > /dev/null 2>&1 || true
@@ -123,14 +124,47 @@ timeout 60 tail --pid="$daemon" -f /dev/null || fail "the daemon goes on after S
 kill "$user"
 wait "$user" 2> /dev/null || true
 
-# A daemon is killed.
+# A daemon is stopped: the doctor does not wait for it. Then it is killed.
 expect 0 "is mounted" "$nram" mount "$directory/m"
-kill -9 "$(cat "$(state_file pid)")"
+daemon=$(cat "$(state_file pid)")
+"$nram" doctor --json > "$directory/said" || [ $? -eq 1 ] || fail "doctor: exit $?"
+verdict_of() { jq -r --arg at "$directory/m: " '.[] | select(.what | startswith($at)) | .verdict' "$directory/said"; }
+[ "$(verdict_of)" = good ] || fail "doctor of a mount: $(cat "$directory/said")"
+freeze "$daemon"
+expect 1 "$directory/m: the mount does not answer" timeout 60 "$nram" doctor
+kill -CONT "$daemon"
+kill -9 "$daemon"
+timeout 60 tail --pid="$daemon" -f /dev/null || fail "a killed daemon is left"
+expect 1 "$directory/m: the daemon of this mount is gone" "$nram" doctor
 expect 0 "its daemon is gone" "$nram" mount
 expect 1 "nram umount" "$nram" mount "$directory/m"
 expect 0 "" "$nram" umount "$directory/m"
 expect 0 "is mounted" "$nram" mount "$directory/m"
 expect 0 "" umount "$directory/m"
+
+# nram-mount@.service makes the directory below refuse files, by a flag or by mode 0. The mount does not mind: it comes
+# back after its daemon was killed, and meanwhile no file goes below it.
+for refuse in "chattr +i" "chmod 0"; do
+  mkdir "$directory/below"
+  if ! $refuse "$directory/below" 2> /dev/null; then
+    not_tested "a mount on a directory with the flag i, which the filesystem of /tmp does not have"
+    rmdir "$directory/below"
+    continue
+  fi
+  for _ in 1 2; do
+    expect 0 "is mounted" "$nram" mount "$directory/below" --backend=memory
+    [ "$(stat -c %a "$directory/below")" = 1777 ] || fail "the mode of the mount: $(stat -c %a "$directory/below")"
+    echo data > "$directory/below/file"
+    daemon=$(cat "$NRAM_STATE_DIR/mount$(echo "$directory/below" | tr / -)".*.pid)
+    kill -9 "$daemon"
+    timeout 60 tail --pid="$daemon" -f /dev/null || fail "a killed daemon is left"
+    expect 0 "" "$nram" umount --lazy "$directory/below"
+    ! setpriv --reuid=65534 --regid=65534 --clear-groups touch "$directory/below/file" 2> /dev/null ||
+      fail "a file is below the mount ($refuse)"
+  done
+  chattr -i "$directory/below" 2> /dev/null || true
+  rmdir "$directory/below"
+done
 
 # Two names that look alike, a name that begins with a dash (a word would be a flag), and a name that is not UTF-8.
 strange=$directory/$(printf 'caf\351')

@@ -46,7 +46,7 @@ count() { "$find_canary" "$canary" "$@"; }
 cgroup=/sys/fs/cgroup/memory/nram-seal-$$
 swap_out() { # flag
   swap_alone
-  "$nram" swapon 256M --name="seal-$$" "$1" --unprotected --priority=30000 > "$directory/said" 2>&1 ||
+  "$nram" swapon 256M --name="seal-$$" "$1" --force --unprotected --priority=30000 > "$directory/said" 2>&1 ||
     fail "$(cat "$directory/said")"
   mkdir "$cgroup"
   echo 64M > "$cgroup/memory.limit_in_bytes"

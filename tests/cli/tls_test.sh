@@ -55,6 +55,7 @@ expect 1 "the certificates of" "$nram" df --pool="$pool" --tls-dir="$directory"
 expect 1 "needs the role operator" "$nram" drain "$pool" --tls-dir="$keys"
 # It looks at all swap areas of the machine, and another test may have a faulty one.
 NRAM_TLS_DIR=$keys NRAM_POOL=$pool expect 0 "is good for 364 days" sh -c '"$0" doctor || [ $? -eq 1 ]' "$nram"
+NRAM_TLS_DIR=$keys expect 1 "1 servers do not answer" "$nram" doctor --pool=127.0.0.1:9
 # All doors.
 mkdir "$directory/mount"
 "$nram" mount "$directory/mount" --pool="$pool" --tls-dir="$keys" > /dev/null
