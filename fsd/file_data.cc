@@ -95,12 +95,13 @@ Errno FileData::Write(uint64_t offset, PaddedBytes bytes) {
   const bool whole_units = IsWholeUnits(offset, end);
   if (whole_units) {
     SharedGateLock lock(&mu_);
-    if ((!tail_unsure_ || end <= size_.load()) && WritesBeside(offset, end))
+    if ((!tail_unsure_ || end <= size_.load()) && WritesBeside(offset, end) && !pages_.NeedsRoom(offset, end))
       return WriteUnits(offset, {bytes.data, bytes.size}, end);
   }
   GateLock lock(&mu_);
   if (end > size_.load()) NRAM_RETURN_IF_ERRNO(CleanTail());
   if (!whole_units) NRAM_RETURN_IF_ERRNO(RoundOut(&offset, &bytes));
+  if (pages_.NeedsRoom(offset, offset + bytes.size)) NRAM_RETURN_IF_ERRNO(Reserve(offset, offset + bytes.size));
   return WriteUnits(offset, {bytes.data, bytes.size}, end);
 }
 
@@ -109,7 +110,7 @@ bool FileData::StartWrite(FileIo* io, uint64_t offset, size_t size) {
   if (size == 0 || size > FileIo::kBytesMax || !IsWholeUnits(offset, end)) return false;
   if (!Ok(CheckRange(offset, size)) || !mu_.TryLockShared()) return false;
   const bool tail_first = tail_unsure_ && end > size_.load();
-  if (!tail_first && Ok(pages_.Take(offset, end, &io->stored_))) {
+  if (!tail_first && !pages_.NeedsRoom(offset, end) && Ok(pages_.Take(offset, end, &io->stored_))) {
     io->file_ = this;
     io->got_ = {};
     io->tried_again_ = false;
@@ -227,14 +228,23 @@ Errno FileData::RoundOut(uint64_t* offset, PaddedBytes* bytes) {
 
 Errno FileData::CleanTail() {
   if (!tail_unsure_) return Errno::kOk;
-  NRAM_RETURN_IF_ERRNO(ZeroRange(size_.load(), kRegionBytesMax));
+  // No write has reached the pages that are promised, and they stay so.
+  uint64_t at = size_.load();
+  const PageSet promised = pages_.Promised(at, kRegionBytesMax);
+  for (uint64_t page = promised.NextIn(0); page != PageSet::kNone; page = promised.NextIn(page)) {
+    NRAM_RETURN_IF_ERRNO(ZeroRange(at, page * kPageBytes));
+    page = promised.NextOut(page);
+    at = std::max(at, page * kPageBytes);
+  }
+  NRAM_RETURN_IF_ERRNO(ZeroRange(at, kRegionBytesMax));
   tail_unsure_ = false;
   return Errno::kOk;
 }
 
 Errno FileData::ZeroWithinUnit(uint64_t offset, uint64_t end) {
   BlockFile* const stored = offset == end ? nullptr : pages_.FindStored(offset, end);
-  if (stored == nullptr) return Errno::kOk;
+  // The bytes of a promised page are zeros, and a write would take its room.
+  if (stored == nullptr || !pages_.Promised(offset, end).empty()) return Errno::kOk;
   std::byte memory[kPageBytes];
   const absl::Span<std::byte> there(memory, unit());
   const uint64_t at = RoundDown(offset, unit());
@@ -252,10 +262,9 @@ Errno FileData::ZeroRange(uint64_t offset, uint64_t end) {
   NRAM_RETURN_IF_ERRNO(ZeroWithinUnit(offset, first));
   NRAM_RETURN_IF_ERRNO(ZeroWithinUnit(last, end));
   if (first == last) return Errno::kOk;
+  pages_.Break(offset, end);
   NRAM_RETURN_IF_ERRNO(ErrnoOf(stored->Trim(first, last - first)));
-  const uint64_t returned = pages_.Return(offset, end);
-  // Room was reserved for pages that were never written. In a file that has both kinds, more than that may go.
-  if (returned > 0) stored->Unreserve(returned * kPageBytes);
+  pages_.Return(offset, end);
   return Errno::kOk;
 }
 
@@ -271,47 +280,53 @@ Errno FileData::Truncate(uint64_t size) {
     NRAM_RETURN_IF_ERRNO(ZeroRange(size, kRegionBytesMax));
   } else {
     NRAM_RETURN_IF_ERRNO(CleanTail());
+    // What fallocate has kept behind the end. The kernel may have a larger size than this, so it may mean its own.
+    NRAM_RETURN_IF_ERRNO(ZeroRange(RoundUp(size, kPageBytes), kRegionBytesMax));
   }
   size_ = size;
   return Errno::kOk;
 }
 
-Errno FileData::ReserveAndTake(uint64_t offset, uint64_t end) {
+Errno FileData::ReserveOnce(uint64_t offset, uint64_t end) {
   const uint64_t end_page = RoundUp(end, kPageBytes) / kPageBytes;
   BlockFile* stored = nullptr;
   NRAM_RETURN_IF_ERRNO(pages_.MakeStored(&stored));
   Errno error = Errno::kOk;
-  uint64_t reserved = 0;
+  PageSet reserved;
   for (uint64_t page = offset / kPageBytes; Ok(error) && page < end_page;) {
     const uint64_t from = pages_.NextOut(page);
     if (from >= end_page) break;
     const uint64_t until = std::min(end_page, pages_.NextIn(from));
     error = ErrnoOf(stored->Reserve(from * kPageBytes, (until - from) * kPageBytes));
-    if (Ok(error)) reserved += until - from;
+    if (Ok(error)) reserved.Add(from, until);
     page = until;
   }
-  // Meanwhile others may have taken the pages that the mount's limit had left.
-  if (Ok(error)) error = pages_.Take(offset, end, &stored);
-  if (!Ok(error) && reserved > 0) stored->Unreserve(reserved * kPageBytes);
+  if (Ok(error)) error = pages_.Promise(reserved);
+  if (Ok(error)) return error;
+  reserved.ForEachRun(0, PageSet::kNone, [&](uint64_t from, uint64_t to) {
+    stored->Unreserve(from * kPageBytes, (to - from) * kPageBytes);
+  });
   return error;
+}
+
+Errno FileData::Reserve(uint64_t offset, uint64_t end) {
+  FileStore* const store = pages_.store();
+  const uint64_t missing = RoundUp(end, kPageBytes) / kPageBytes - offset / kPageBytes - pages_.Count(offset, end);
+  for (bool again = false; missing > 0; again = true) {
+    const uint64_t freed_before = store->reclaimer()->Freed();
+    const Errno error = store->quota()->left() >= missing ? ReserveOnce(offset, end) : Err(ENOSPC);
+    if (Ok(error)) break;
+    if (again || error != Err(ENOSPC) || !store->reclaimer()->AwaitFreed(freed_before)) return error;
+  }
+  return Errno::kOk;
 }
 
 Errno FileData::Allocate(uint64_t offset, uint64_t length, bool keep_size) {
   NRAM_RETURN_IF_ERRNO(CheckRange(offset, length));
   GateLock lock(&mu_);
   NRAM_RETURN_IF_ERRNO(CleanTail());
-  FileStore* const store = pages_.store();
-  const uint64_t end = offset + length;
-  const uint64_t first_page = offset / kPageBytes;
-  const uint64_t end_page = RoundUp(end, kPageBytes) / kPageBytes;
-  const uint64_t missing = end_page - first_page - pages_.Count(offset, end);
-  for (bool again = false; missing > 0; again = true) {
-    const uint64_t freed_before = store->reclaimer()->Freed();
-    const Errno error = store->quota()->left() >= missing ? ReserveAndTake(offset, end) : Err(ENOSPC);
-    if (Ok(error)) break;
-    if (again || error != Err(ENOSPC) || !store->reclaimer()->AwaitFreed(freed_before)) return error;
-  }
-  if (!keep_size) GrowTo(end);
+  NRAM_RETURN_IF_ERRNO(Reserve(offset, offset + length));
+  if (!keep_size) GrowTo(offset + length);
   return Errno::kOk;
 }
 
@@ -338,7 +353,8 @@ void FileData::Share(uint64_t offset, uint64_t end, SharedBytes* shared) {
   if (offset % kPageBytes != 0 || offset >= end) return;
   if (pages_.FindStored(offset, end) != nullptr) {
     std::optional<SharedPages> pages =
-        pages_.MakeClone()->Share(offset / kPageBytes, RoundUp(end, kPageBytes) / kPageBytes);
+        pages_.MakeClone()->Share(offset / kPageBytes, RoundUp(end, kPageBytes) / kPageBytes,
+                                  pages_.Promised(0, kRegionBytesMax));
     if (!pages.has_value()) return;
     shared->pages = *std::move(pages);
   }
@@ -365,14 +381,15 @@ Errno FileData::Adopt(uint64_t offset, SharedBytes shared, uint64_t* adopted_end
     // It need not become a clone for a hole.
     NRAM_RETURN_IF_ERRNO(ZeroRange(offset, end_page * kPageBytes));
   } else {
+    // A write to a shared page needs other room than the page's.
+    if (!pages_.Promised(offset, end).empty()) return Err(EOPNOTSUPP);
     NRAM_RETURN_IF_ERRNO(pages_.TakeAll(all));
     CloneFile* const clone = pages_.MakeClone();
     const absl::Status adopted = clone->Adopt(std::move(shared.pages), first_page, end_page);
     // They count on, as those of a write that failed.
     if (absl::IsUnimplemented(adopted)) return Err(EOPNOTSUPP);
     NRAM_RETURN_IF_ERRNO(Logged("share", adopted));
-    const uint64_t returned = pages_.ReturnAllBut(all, offset, end_page * kPageBytes);
-    if (returned > 0) clone->Unreserve(returned * kPageBytes);
+    pages_.ReturnAllBut(all, offset, end_page * kPageBytes);
   }
   if (shared.followed && end == shared.end) tail_unsure_ = true;
   GrowTo(end);

@@ -130,7 +130,7 @@ class FailingStore : public BlockStore {
       store_->reserved_bytes += static_cast<int64_t>(length);
       return file_->Reserve(offset, length);
     }
-    void Unreserve(uint64_t bytes) override { store_->reserved_bytes -= static_cast<int64_t>(bytes); }
+    void Unreserve(uint64_t, uint64_t length) override { store_->reserved_bytes -= static_cast<int64_t>(length); }
 
    private:
     FailingStore* const store_;

@@ -16,7 +16,10 @@ constexpr uint64_t EndPage(uint64_t end) { return (end + kPageBytes - 1) / kPage
 
 }  // namespace
 
-FilePages::~FilePages() { store_->quota()->Return(pages_.size()); }
+FilePages::~FilePages() {
+  store_->quota()->Return(pages_.size());
+  if (has_promises_) store_->promises()->Remove(this, 0, PageSet::kNone);
+}
 
 uint64_t FilePages::Count() const {
   GateLock lock(&mu_);
@@ -63,18 +66,55 @@ Errno FilePages::Take(uint64_t offset, uint64_t end, BlockFile** stored) {
     if (!store_->quota()->TryTake(missing)) return Err(ENOSPC);
     pages_.Add(first_page, end_page);
   }
+  if (has_promises_) has_promises_ = store_->promises()->Remove(this, first_page, end_page);
   *stored = stored_.get();
   return Errno::kOk;
 }
 
-uint64_t FilePages::Return(uint64_t offset, uint64_t end) {
+void FilePages::Return(uint64_t offset, uint64_t end) {
   const uint64_t first_page = EndPage(offset);
   const uint64_t end_page = FirstPage(end);
-  if (first_page >= end_page) return 0;
+  if (first_page >= end_page) return;
   GateLock lock(&mu_);
-  const uint64_t returned = pages_.Remove(first_page, end_page);
-  store_->quota()->Return(returned);
-  return returned;
+  store_->quota()->Return(pages_.Remove(first_page, end_page));
+}
+
+bool FilePages::NeedsRoom(uint64_t offset, uint64_t end) const {
+  if (!has_promises_.load(std::memory_order_relaxed)) return false;
+  const uint64_t first_page = FirstPage(offset);
+  const uint64_t end_page = EndPage(end);
+  GateLock lock(&mu_);
+  return pages_.Count(first_page, end_page) < end_page - first_page;
+}
+
+Errno FilePages::Promise(const PageSet& pages) {
+  GateLock lock(&mu_);
+  NRAM_RETURN_IF_ERRNO(TakeAllLocked(pages));
+  if (pages.empty() || store_->keeps_room()) return Errno::kOk;
+  store_->promises()->Add(this, pages);
+  has_promises_ = true;
+  return Errno::kOk;
+}
+
+PageSet FilePages::Promised(uint64_t offset, uint64_t end) const {
+  if (!has_promises_.load(std::memory_order_relaxed)) return {};
+  return store_->promises()->Find(this, FirstPage(offset), EndPage(end));
+}
+
+void FilePages::BreakLocked(uint64_t first_page, uint64_t end_page) {
+  if (!has_promises_ || first_page >= end_page) return;
+  BlockFile* const stored = stored_.get();
+  const PageSet promised = store_->promises()->Find(this, first_page, end_page);
+  promised.ForEachRun(0, PageSet::kNone, [stored](uint64_t from, uint64_t to) {
+    stored->Unreserve(from * kPageBytes, (to - from) * kPageBytes);
+  });
+  has_promises_ = store_->promises()->Remove(this, first_page, end_page);
+  if (!has_promises_) stored->UnreserveAll();
+}
+
+void FilePages::Break(uint64_t offset, uint64_t end) {
+  GateLock lock(&mu_);
+  BreakLocked(EndPage(offset), FirstPage(end));
 }
 
 BlockFile* FilePages::stored() const {
@@ -85,13 +125,18 @@ BlockFile* FilePages::stored() const {
 CloneFile* FilePages::MakeClone() {
   GateLock lock(&mu_);
   if (stored_ == nullptr || stored_->AsClone() == nullptr) {
-    stored_ = std::make_unique<CloneFile>(store_->blocks(), store_->reclaimer(), std::move(stored_), pages_);
+    stored_ = std::make_unique<CloneFile>(store_->blocks(), store_->reclaimer(), std::move(stored_), pages_,
+                                          has_promises_);
   }
   return stored_->AsClone();
 }
 
 Errno FilePages::TakeAll(const PageSet& pages) {
   GateLock lock(&mu_);
+  return TakeAllLocked(pages);
+}
+
+Errno FilePages::TakeAllLocked(const PageSet& pages) {
   PageSet missing;
   missing.AddAll(pages);
   missing.RemoveAll(pages_);
@@ -100,7 +145,7 @@ Errno FilePages::TakeAll(const PageSet& pages) {
   return Errno::kOk;
 }
 
-uint64_t FilePages::ReturnAllBut(const PageSet& kept, uint64_t offset, uint64_t end) {
+void FilePages::ReturnAllBut(const PageSet& kept, uint64_t offset, uint64_t end) {
   const uint64_t end_page = FirstPage(end);
   GateLock lock(&mu_);
   uint64_t returned = 0;
@@ -112,11 +157,16 @@ uint64_t FilePages::ReturnAllBut(const PageSet& kept, uint64_t offset, uint64_t 
     page = to;
   }
   store_->quota()->Return(returned);
-  return returned;
 }
 
 std::unique_ptr<BlockFile> FilePages::TakeStored() {
   GateLock lock(&mu_);
+  if (has_promises_) {
+    // Other files may see pages of a clone's bases, which live on.
+    if (stored_->AsClone() != nullptr) BreakLocked(0, PageSet::kNone);
+    has_promises_ = false;
+    store_->promises()->Remove(this, 0, PageSet::kNone);
+  }
   store_->quota()->Return(pages_.Remove(0, PageSet::kNone));
   return std::move(stored_);
 }

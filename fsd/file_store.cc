@@ -9,7 +9,11 @@
 namespace nram {
 
 FileStore::FileStore(BlockStore* blocks, uint64_t bytes_max)
-    : blocks_(blocks), unit_bytes_(blocks->unit_bytes()), quota_(bytes_max / kPageBytes), reclaimer_(&blocks_) {}
+    : blocks_(blocks),
+      unit_bytes_(blocks->unit_bytes()),
+      keeps_room_(blocks->keeps_room()),
+      quota_(bytes_max / kPageBytes),
+      reclaimer_(&blocks_) {}
 
 std::unique_ptr<FileBody> FileStore::NewFile() { return std::make_unique<FileData>(this); }
 

@@ -8,6 +8,7 @@
 #include "fsd/clone_file.h"
 #include "fsd/namespace.h"
 #include "fsd/page_quota.h"
+#include "fsd/promises.h"
 #include "fsd/reclaimer.h"
 
 namespace nram {
@@ -32,13 +33,18 @@ class FileStore {
   BlockStore* blocks() { return &blocks_; }
   // BlockStore::unit_bytes.
   size_t unit_bytes() const { return unit_bytes_; }
+  // BlockStore::keeps_room.
+  bool keeps_room() const { return keeps_room_; }
   PageQuota* quota() { return &quota_; }
+  Promises* promises() { return &promises_; }
   Reclaimer* reclaimer() { return &reclaimer_; }
 
  private:
   CloningStore blocks_;
   const size_t unit_bytes_;
+  const bool keeps_room_;
   PageQuota quota_;
+  Promises promises_;
   Reclaimer reclaimer_;
 };
 

@@ -41,8 +41,11 @@ class PoolFile : public BlockFile {
   }
   absl::Status Trim(uint64_t offset, uint64_t length) override { return region_->Trim(offset, length, {}, room_); }
   absl::Status Reserve(uint64_t offset, uint64_t length) override { return region_->Reserve(offset, length); }
-  void Unreserve(uint64_t bytes) override {
-    if (room_ == Region::TrimRoom::kFree) region_->Unreserve(bytes);
+  void Unreserve(uint64_t offset, uint64_t length) override {
+    if (room_ == Region::TrimRoom::kFree) region_->Unreserve(offset, length);
+  }
+  void UnreserveAll() override {
+    if (room_ == Region::TrimRoom::kFree) region_->UnreserveAll();
   }
 
   std::unique_ptr<Region> region_;
@@ -63,6 +66,7 @@ class PoolStore : public BlockStore {
   }
 
   size_t unit_bytes() const override { return sealed_ ? kPageBytes : kChunkBytes; }
+  bool keeps_room() const override { return trim_room_ == Region::TrimRoom::kKeep; }
   std::unique_ptr<StoreIo> NewIo() override { return std::make_unique<PoolIo>(); }
 
   void Destroy(std::vector<std::unique_ptr<BlockFile>> files) override {
