@@ -264,6 +264,22 @@ TEST_P(FileCopyTest, WhatNobodySeesIsFreed) {
   EXPECT_TRUE(Read(clone, 0, kMiB) == Pattern(4 * kMiB, 1).substr(0, kMiB));
 }
 
+// As when the target has no room for it in the mount's limit.
+TEST_P(FileCopyTest, ACopyThatEndsBeforeTheTargetHasItLeavesNothing) {
+  const InodeNumber source = NewFile();
+  ASSERT_TRUE(Ok(Write(source, 0, Pattern(4 * kMiB, 1))));
+  FileBody* body = nullptr;
+  ASSERT_TRUE(Ok(fs_->names()->Body(source, &body)));
+  {
+    FileData::SharedBytes shared;
+    static_cast<FileData*>(body)->Share(0, 4 * kMiB, &shared);
+    ASSERT_EQ(shared.end, 4 * kMiB);
+    ASSERT_TRUE(Ok(Write(source, 0, Pattern(2 * kMiB, 2))));
+    EXPECT_EQ(blocks_.Used(), 6 * kMiB);
+  }
+  EXPECT_EQ(blocks_.Used(), 4 * kMiB) << "pages that only the copy has seen are kept";
+}
+
 // The program, or the kernel, looks at the source's size first, and it has become longer since.
 TEST_P(FileCopyTest, ACopyOfAFileThatGrows) {
   const InodeNumber source = NewFile(), clone = NewFile();
