@@ -143,7 +143,7 @@ class BlockStore {
   virtual StoreCapacity Capacity() const = 0;
   // The unit of its files' reads and writes: 512, or 4096 where pages are sealed. Does not change.
   virtual size_t unit_bytes() const { return kChunkBytes; }
-  // Its files keep the room of holes that are made in them: what was reserved once stays so. Does not change.
+  // Its files keep the room of holes that are made in them: reserved room stays reserved. Does not change.
   virtual bool keeps_room() const { return false; }
 };
 

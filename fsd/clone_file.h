@@ -81,8 +81,8 @@ class CloneFile : public BlockFile {
  public:
   static constexpr size_t kSightsMax = 64;
 
-  // Sees `pages` of `file`, which may be null. `reserved`: some of them are promised. `store` and `reclaimer` must outlive
-  // it.
+  // Sees `pages` of `file`, which may be null. `reserved`: some of them are promised. `store` and `reclaimer` must
+  // outlive it.
   CloneFile(BlockStore* store, Reclaimer* reclaimer, std::unique_ptr<BlockFile> file, const PageSet& pages,
             bool reserved = false);
 

@@ -287,34 +287,12 @@ Errno FileData::Truncate(uint64_t size) {
   return Errno::kOk;
 }
 
-Errno FileData::ReserveOnce(uint64_t offset, uint64_t end) {
-  const uint64_t end_page = RoundUp(end, kPageBytes) / kPageBytes;
-  BlockFile* stored = nullptr;
-  NRAM_RETURN_IF_ERRNO(pages_.MakeStored(&stored));
-  Errno error = Errno::kOk;
-  PageSet reserved;
-  for (uint64_t page = offset / kPageBytes; Ok(error) && page < end_page;) {
-    const uint64_t from = pages_.NextOut(page);
-    if (from >= end_page) break;
-    const uint64_t until = std::min(end_page, pages_.NextIn(from));
-    error = ErrnoOf(stored->Reserve(from * kPageBytes, (until - from) * kPageBytes));
-    if (Ok(error)) reserved.Add(from, until);
-    page = until;
-  }
-  if (Ok(error)) error = pages_.Promise(reserved);
-  if (Ok(error)) return error;
-  reserved.ForEachRun(0, PageSet::kNone, [&](uint64_t from, uint64_t to) {
-    stored->Unreserve(from * kPageBytes, (to - from) * kPageBytes);
-  });
-  return error;
-}
-
 Errno FileData::Reserve(uint64_t offset, uint64_t end) {
   FileStore* const store = pages_.store();
   const uint64_t missing = RoundUp(end, kPageBytes) / kPageBytes - offset / kPageBytes - pages_.Count(offset, end);
   for (bool again = false; missing > 0; again = true) {
     const uint64_t freed_before = store->reclaimer()->Freed();
-    const Errno error = store->quota()->left() >= missing ? ReserveOnce(offset, end) : Err(ENOSPC);
+    const Errno error = store->quota()->left() >= missing ? pages_.Reserve(offset, end) : Err(ENOSPC);
     if (Ok(error)) break;
     if (again || error != Err(ENOSPC) || !store->reclaimer()->AwaitFreed(freed_before)) return error;
   }
@@ -352,9 +330,8 @@ void FileData::Share(uint64_t offset, uint64_t end, SharedBytes* shared) {
   end = std::min(end, size_.load());
   if (offset % kPageBytes != 0 || offset >= end) return;
   if (pages_.FindStored(offset, end) != nullptr) {
-    std::optional<SharedPages> pages =
-        pages_.MakeClone()->Share(offset / kPageBytes, RoundUp(end, kPageBytes) / kPageBytes,
-                                  pages_.Promised(0, kRegionBytesMax));
+    std::optional<SharedPages> pages = pages_.MakeClone()->Share(
+        offset / kPageBytes, RoundUp(end, kPageBytes) / kPageBytes, pages_.Promised(0, kRegionBytesMax));
     if (!pages.has_value()) return;
     shared->pages = *std::move(pages);
   }

@@ -58,8 +58,8 @@ class FileData : public FileBody {
 
   // These wait for servers too. After an error, the range is promised no room any more.
   Errno Truncate(uint64_t size);
-  // Later writes to the range do not fail for lack of room, until it is punched, truncated away or made a copy's: only a
-  // page that is shared with another file may need room that is not there.
+  // Later writes to the range do not fail for lack of room, until it is punched, truncated away or made a copy's: only
+  // a page that is shared with another file may need room that is not there.
   Errno Allocate(uint64_t offset, uint64_t length, bool keep_size);
   Errno PunchHole(uint64_t offset, uint64_t length);
   // Writes zeros that take no memory, also behind the end: the file then reaches to the range's end at least.
@@ -125,7 +125,6 @@ class FileData : public FileBody {
   // Reserves the pages of [offset, end) that do not count yet, and counts and promises them; all or nothing. If there
   // is no room, tries once more when the deleted files are freed.
   Errno Reserve(uint64_t offset, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Errno ReserveOnce(uint64_t offset, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::unique_ptr<BlockFile> TakeStored() { return pages_.TakeStored(); }
 
   // The ends of asynchronous operations. Each operation holds the gate shared; EndIo gives it back.

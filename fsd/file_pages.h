@@ -19,9 +19,9 @@ namespace nram {
 // pages has a stored file. Thread-safe. Its lock is held for moments, and over no wait for a server; it is the last to
 // be taken.
 //
-// Of these pages, some are promised: reserved in the store, and not written since. No write may use their room but one of
-// the page itself, so other pages of such a file are reserved before they are written (NeedsRoom). A store that keeps
-// its files' room promises nothing here.
+// Some of these pages are promised: reserved in the store, and not written since. No write may use their room but one
+// of the page itself, so other pages of such a file are reserved before they are written (NeedsRoom). A store that
+// keeps its files' room promises nothing here.
 //
 // Ranges are bytes [offset, end); a page belongs to a range that touches it.
 class FilePages {
@@ -41,19 +41,18 @@ class FilePages {
   BlockFile* FindStored(uint64_t offset, uint64_t end) const;
   // The stored file, null if there is none. Valid as long.
   BlockFile* stored() const;
-  // Makes the stored file if there is none. After an error, *stored is unchanged.
-  Errno MakeStored(BlockFile** stored);
 
-  // For a write: counts the range's pages, which are promised no more, and makes the stored file if there is none.
-  // ENOSPC: the limit is reached. After an error, nothing counts that did not before.
+  // Counts the pages of a range that is to be written, which are promised no more, and makes the stored file if there
+  // is none. ENOSPC: the limit is reached. After an error, nothing counts that did not before.
   Errno Take(uint64_t offset, uint64_t end, BlockFile** stored);
   // The pages that lie whole in the range count no more.
   void Return(uint64_t offset, uint64_t end);
 
-  // A write of the range would use room that is promised to other pages: reserve its pages first (Promise).
+  // A write of the range would use room that is promised to other pages: reserve its pages first.
   bool NeedsRoom(uint64_t offset, uint64_t end) const;
-  // Counts pages that the stored file has just reserved, all or none (ENOSPC), and promises them.
-  Errno Promise(const PageSet& pages);
+  // Reserves the pages of the range that do not count yet, counts them, and promises them; all or none (ENOSPC). Waits
+  // for the store, without the lock: meanwhile no other call may change the pages.
+  Errno Reserve(uint64_t offset, uint64_t end);
   PageSet Promised(uint64_t offset, uint64_t end) const;
   // The pages that lie whole in the range are promised no more, and their room goes back to the store. They count on.
   void Break(uint64_t offset, uint64_t end);
@@ -73,7 +72,10 @@ class FilePages {
   uint64_t NextOut(uint64_t page) const;
 
  private:
+  // Makes the stored file if there is none. After an error, *stored is unchanged.
+  Errno MakeStored(BlockFile** stored);
   Errno MakeStoredLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Errno Promise(const PageSet& pages);
   Errno TakeAllLocked(const PageSet& pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BreakLocked(uint64_t first_page, uint64_t end_page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -1,5 +1,5 @@
-// fallocate's promise: a write of a page that was reserved does not fail for lack of room, whatever happened to the rest
-// of the file, to its copies and to the store meanwhile; and no room stays reserved for nothing.
+// fallocate's promise: a write of a page that was reserved does not fail for lack of room, whatever happened to the
+// rest of the file, to its copies and to the store meanwhile; and no room stays reserved for nothing.
 
 #include "fsd/promises.h"
 
@@ -216,7 +216,7 @@ class PromisesTest : public ::testing::TestWithParam<size_t> {
     }
     if (!keep_size) file->size = std::max(file->size, end);
   }
-  // `ragged`: some bytes more at each side. The parts of pages keep what was promised, and what was written.
+  // `ragged`: some bytes more at each side. Pages of which it has a part keep their promise and their bytes.
   void Punch(File* file, uint64_t first, uint64_t end, bool ragged) {
     const bool beside_zeros = first > 0 && end < kPages && file->bytes[first - 1] == '\0' && file->bytes[end] == '\0';
     const uint64_t more = ragged && beside_zeros ? 700 : 0;
@@ -237,9 +237,9 @@ class PromisesTest : public ::testing::TestWithParam<size_t> {
     std::vector<std::byte> buffer(kMiB + 2 * PaddedBytes::kPadBytes);
     for (uint64_t at = 0; at < from.size * kPageBytes;) {
       uint64_t copied = 0;
-      ASSERT_TRUE(Ok(fs_.Copy({from.inode, at, to->inode, at, from.size * kPageBytes - at},
-                              {buffer.data() + PaddedBytes::kPadBytes, kMiB}, SetIdBits::kKeep, [] { return false; },
-                              &copied)));
+      ASSERT_TRUE(Ok(fs_.Copy(
+          {from.inode, at, to->inode, at, from.size * kPageBytes - at}, {buffer.data() + PaddedBytes::kPadBytes, kMiB},
+          SetIdBits::kKeep, [] { return false; }, &copied)));
       ASSERT_GT(copied, 0u);
       at += copied;
     }
