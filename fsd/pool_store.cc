@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/units.h"
+#include "client/pool/room.h"
 
 namespace nram {
 namespace {
@@ -81,11 +83,19 @@ class PoolStore : public BlockStore {
 
   StoreCapacity Capacity() const override {
     const PoolCapacity capacity = pool_->Capacity();
-    const auto copies = static_cast<uint64_t>(options_.copies);
-    return {capacity.total_bytes / copies, capacity.free_bytes / copies};
+    return {Storable(capacity.total_bytes), Storable(capacity.free_bytes)};
   }
 
  private:
+  // The bytes of files that fit into these of the servers at the dearest: pages with their share of the index. At each
+  // server there may be less left than a span takes, which is then room for no span.
+  uint64_t Storable(uint64_t bytes) const {
+    constexpr uint64_t kSpanPrice = kPagesPerSpan * Room::kBytesPerPage + Room::kBytesPerRegion;
+    const uint64_t pieces = std::min(bytes, pool_->server_count() * kSpanPrice);
+    const auto copies = static_cast<uint64_t>(options_.copies);
+    return (bytes - pieces) / Room::kBytesPerPage / copies * kPageBytes;
+  }
+
   Pool* const pool_;
   const RegionOptions options_;
   const bool sealed_;
