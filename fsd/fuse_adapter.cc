@@ -36,6 +36,7 @@ bool FuseAdapter::HandleUnknown(int fd, const FuseWorker& worker, size_t bytes) 
     out.nlink = static_cast<uint32_t>(attr.st_nlink);
     out.uid = attr.st_uid;
     out.gid = attr.st_gid;
+    out.blocks = options_.writeback ? 1 : 0;  // as for other files without data (fuse_operations.cc)
     out.blksize = static_cast<uint32_t>(attr.st_blksize);
     out.atime = static_cast<uint64_t>(attr.st_atim.tv_sec);
     out.mtime = static_cast<uint64_t>(attr.st_mtim.tv_sec);

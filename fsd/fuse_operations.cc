@@ -28,11 +28,19 @@ Caller CallerOf(fuse_req_t req) {
 
 void ReplyError(fuse_req_t req, Errno error) { fuse_reply_err(req, Raw(error)); }
 
+// The attributes as the kernel gets them. It does not tell of data that it has not written back yet, and programs such
+// as tar take a file without blocks for a hole, so a file has one at least.
+struct stat StatOf(fuse_req_t req, const InodeAttr& attr) {
+  struct stat told = attr;
+  if (S_ISREG(told.st_mode) && told.st_blocks == 0 && AdapterOf(req)->options().writeback) told.st_blocks = 1;
+  return told;
+}
+
 fuse_entry_param EntryOf(fuse_req_t req, const InodeAttr& attr) {
   fuse_entry_param entry{};
   entry.ino = attr.st_ino;
   entry.generation = attr.generation;
-  entry.attr = attr;
+  entry.attr = StatOf(req, attr);
   entry.attr_timeout = AdapterOf(req)->AttrSeconds(attr);
   entry.entry_timeout = FuseAdapter::kForeverSeconds;
   return entry;
@@ -48,7 +56,8 @@ void ReplyEntry(fuse_req_t req, Errno error, const InodeAttr& attr) {
 
 void ReplyAttr(fuse_req_t req, Errno error, const InodeAttr& attr) {
   if (!Ok(error)) return ReplyError(req, error);
-  fuse_reply_attr(req, &attr, AdapterOf(req)->AttrSeconds(attr));
+  const struct stat told = StatOf(req, attr);
+  fuse_reply_attr(req, &told, AdapterOf(req)->AttrSeconds(attr));
 }
 
 void Init(void* user_data, fuse_conn_info* conn) {
@@ -113,8 +122,13 @@ void SetAttr(fuse_req_t req, fuse_ino_t inode, struct stat* in, int to_set, fuse
   if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) change.mtime = now;
   // The kernel says when set-id bits must go (FATTR_KILL_SUIDGID): with a change of owner, and with a change of size by
   // a user without the right to keep them.
-  if ((FuseWorker::Current()->body<fuse_setattr_in>().valid & FATTR_KILL_SUIDGID) != 0) {
+  const uint32_t valid = FuseWorker::Current()->body<fuse_setattr_in>().valid;
+  if ((valid & FATTR_KILL_SUIDGID) != 0) {
     change.set_id = DropSetIdBits(req, NamesOf(req), inode);
+  } else if ((valid & ~(FATTR_CTIME | FATTR_FH | FATTR_LOCKOWNER)) == 0) {
+    const bool is_chown = (valid & FATTR_CTIME) != 0;
+    const Errno error = DropSetIdBitsByOwner(req, NamesOf(req), inode, is_chown, &change.set_id);
+    if (!Ok(error)) return ReplyError(req, error);
   }
   if (size.has_value()) FuseWorker::Current()->BeforeWaiting();
   InodeAttr attr;
