@@ -68,6 +68,13 @@ dev_t DeviceAt(const std::string& directory) {
   return makedev(attr.stx_dev_major, attr.stx_dev_minor);
 }
 
+// The number of the mount that `directory` is in; 0: unknown.
+uint64_t MountAt(const std::string& directory) {
+  struct statx attr;
+  if (statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_MNT_ID, &attr) != 0) return 0;
+  return (attr.stx_mask & STATX_MNT_ID) != 0 ? attr.stx_mnt_id : 0;
+}
+
 void WriteSetting(const std::string& path, uint64_t value) {
   std::ofstream file(path);
   file << value;
@@ -108,7 +115,9 @@ absl::Status FuseMount::CheckDirectory() const {
   while (readdir(directory) != nullptr) ++entries;
   closedir(directory);
   struct stat above;
-  if (stat((path + "/..").c_str(), &above) == 0 && above.st_dev != attr.st_dev) {
+  // A btrfs subvolume has a device of its own, and is no mount.
+  const bool same_mount = MountAt(path) != 0 && MountAt(path) == MountAt(path + "/..");
+  if (stat((path + "/..").c_str(), &above) == 0 && above.st_dev != attr.st_dev && !same_mount) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": something is mounted there already; unmount it first"));
   }
   if (entries > 2 && !options_.nonempty) {
