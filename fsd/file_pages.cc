@@ -63,7 +63,7 @@ Errno FilePages::Take(uint64_t offset, uint64_t end, BlockFile** stored) {
   NRAM_RETURN_IF_ERRNO(MakeStoredLocked());
   const uint64_t missing = end_page - first_page - pages_.Count(first_page, end_page);
   if (missing > 0) {
-    if (!store_->quota()->TryTake(missing)) return Err(ENOSPC);
+    if (!store_->MayGrow(missing) || !store_->quota()->TryTake(missing)) return Err(ENOSPC);
     pages_.Add(first_page, end_page);
   }
   if (has_promises_) has_promises_ = store_->promises()->Remove(this, first_page, end_page);
@@ -85,6 +85,28 @@ bool FilePages::NeedsRoom(uint64_t offset, uint64_t end) const {
   const uint64_t end_page = EndPage(end);
   GateLock lock(&mu_);
   return pages_.Count(first_page, end_page) < end_page - first_page;
+}
+
+Errno FilePages::Reserve(uint64_t offset, uint64_t end) {
+  const uint64_t end_page = EndPage(end);
+  BlockFile* stored = nullptr;
+  NRAM_RETURN_IF_ERRNO(MakeStored(&stored));
+  Errno error = Errno::kOk;
+  PageSet reserved;
+  for (uint64_t page = FirstPage(offset); Ok(error) && page < end_page;) {
+    const uint64_t from = NextOut(page);
+    if (from >= end_page) break;
+    const uint64_t until = std::min(end_page, NextIn(from));
+    error = ErrnoOf(stored->Reserve(from * kPageBytes, (until - from) * kPageBytes));
+    if (Ok(error)) reserved.Add(from, until);
+    page = until;
+  }
+  if (Ok(error)) error = Promise(reserved);
+  if (Ok(error)) return error;
+  reserved.ForEachRun(0, PageSet::kNone, [stored](uint64_t from, uint64_t to) {
+    stored->Unreserve(from * kPageBytes, (to - from) * kPageBytes);
+  });
+  return error;
 }
 
 Errno FilePages::Promise(const PageSet& pages) {
@@ -125,8 +147,8 @@ BlockFile* FilePages::stored() const {
 CloneFile* FilePages::MakeClone() {
   GateLock lock(&mu_);
   if (stored_ == nullptr || stored_->AsClone() == nullptr) {
-    stored_ = std::make_unique<CloneFile>(store_->blocks(), store_->reclaimer(), std::move(stored_), pages_,
-                                          has_promises_);
+    stored_ =
+        std::make_unique<CloneFile>(store_->blocks(), store_->reclaimer(), std::move(stored_), pages_, has_promises_);
   }
   return stored_->AsClone();
 }
@@ -140,7 +162,8 @@ Errno FilePages::TakeAllLocked(const PageSet& pages) {
   PageSet missing;
   missing.AddAll(pages);
   missing.RemoveAll(pages_);
-  if (!store_->quota()->TryTake(missing.size())) return Err(ENOSPC);
+  if (missing.empty()) return Errno::kOk;
+  if (!store_->MayGrow(missing.size()) || !store_->quota()->TryTake(missing.size())) return Err(ENOSPC);
   pages_.AddAll(missing);
   return Errno::kOk;
 }

@@ -6,6 +6,7 @@
 
 #include "fsd/block_file.h"
 #include "fsd/clone_file.h"
+#include "fsd/memory_bound.h"
 #include "fsd/namespace.h"
 #include "fsd/page_quota.h"
 #include "fsd/promises.h"
@@ -17,8 +18,8 @@ namespace nram {
 // deleted files. Thread-safe.
 class FileStore {
  public:
-  // At most `bytes_max` of data. `blocks` must outlive it.
-  FileStore(BlockStore* blocks, uint64_t bytes_max);
+  // At most `bytes_max` of data. `blocks` and `memory` must outlive it; null: the memory for bookkeeping has no bound.
+  FileStore(BlockStore* blocks, uint64_t bytes_max, MemoryBound* memory = nullptr);
 
   // A FileData without bytes. The FileStore must outlive it.
   std::unique_ptr<FileBody> NewFile();
@@ -36,6 +37,8 @@ class FileStore {
   // BlockStore::keeps_room.
   bool keeps_room() const { return keeps_room_; }
   PageQuota* quota() { return &quota_; }
+  // False: there is no memory for the bookkeeping of so many new pages in a file.
+  bool MayGrow(uint64_t pages);
   Promises* promises() { return &promises_; }
   Reclaimer* reclaimer() { return &reclaimer_; }
 
@@ -43,6 +46,7 @@ class FileStore {
   CloningStore blocks_;
   const size_t unit_bytes_;
   const bool keeps_room_;
+  MemoryBound* const memory_;
   PageQuota quota_;
   Promises promises_;
   Reclaimer reclaimer_;

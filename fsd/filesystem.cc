@@ -16,7 +16,11 @@ constexpr uint64_t kCopyBytesMax = 64 * kMiB;  // by one request; the kernel ask
 }  // namespace
 
 Filesystem::Filesystem(BlockStore* blocks, FilesystemOptions options)
-    : free_at_end_(options.free_at_end), store_(blocks, options.bytes_max), names_([&] {
+    : free_at_end_(options.free_at_end),
+      memory_(options.memory_bytes_max, options.heap_bytes),
+      store_(blocks, options.bytes_max, &memory_),
+      names_([&] {
+        options.names.may_grow = [this](uint64_t bytes) { return memory_.TryGrow(bytes); };
         options.names.make_body = [this] { return store_.NewFile(); };
         options.names.bury = [this](std::unique_ptr<FileBody> body) { store_.Bury(std::move(body)); };
         return NewLocalNamespace(std::move(options.names));

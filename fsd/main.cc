@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -133,6 +134,12 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   if (options.backend != Backend::kPool) {
     filesystem.bytes_max = std::min(filesystem.bytes_max, daemon.store->Capacity().total_bytes);
   }
+  if (!options.swap) {
+    filesystem.memory_bytes_max =
+        options.memory_bytes > 0 ? options.memory_bytes : std::max(ram_bytes / 2, options.LeastMemoryBytes());
+  }
+  // The data itself is in this process too.
+  if (options.backend == Backend::kMemory) filesystem.memory_bytes_max = 0;
   filesystem.names.inodes_max = options.inodes > 0 ? options.inodes : ram_bytes / kPageBytes / 2;
   filesystem.names.root_mode = options.mode != 0 ? options.mode : geteuid() == 0 ? 01777 : 0755;
   filesystem.names.root_uid = geteuid();
@@ -246,7 +253,9 @@ int ServeInBackground(const FsdOptions& options) {
     for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
     if (said == "ok") return 0;
     std::cerr << (said.empty() ? absl::StrCat("nram-fsd: died while starting; see ", options.log_file, "\n") : said);
-    return 1;
+    int status = 0;
+    // It has closed its end, so it is about to exit, with Fail's code.
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 2 ? 2 : 1;
   }
   setsid();
   UniqueFd log(open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));

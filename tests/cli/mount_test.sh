@@ -37,6 +37,7 @@ expect 2 "--expendable needs --backend=pool" "$nram" mount "$directory/m" --expe
 expect 2 "--expendable and --swap contradict each other" "$nram" mount "$directory/m" --expendable --swap
 expect 2 "--expendable and --no-gc contradict each other" "$nram" mount "$directory/m" --expendable --no-gc
 expect 1 "--copies=2: each copy needs its own host" "$nram" mount "$directory/m" --copies=2
+expect 2 "unknown or invalid mount options" "$nram" mount "$directory/m" --mount-options=bogus
 expect 2 "unexpected word" "$nram" mount "$directory/m" "$directory/full"
 expect 1 "No such file" "$nram" mount "$directory/m" --pool=/does/not/exist
 expect 1 "no memory server of the pool answers" "$nram" mount "$directory/m" --pool=127.0.0.1:9
