@@ -51,7 +51,7 @@ Sight::Sight(std::shared_ptr<CloneBase> base, const PageSet& pages, uint64_t fir
 
 Sight::~Sight() {
   if (left_) return;
-  if (!base_->sole()) {
+  if (base_->reclaimer_->frees() && !base_->sole()) {
     Drop(0, PageSet::kNone);
     base_->TrimUnseen();
   }

@@ -48,7 +48,7 @@ class Sight {
  public:
   // Sees [first, end) of `pages`.
   Sight(std::shared_ptr<CloneBase> base, const PageSet& pages, uint64_t first, uint64_t end);
-  // Frees the pages that it alone has seen. May block as the store's Trim does.
+  // Frees the pages that it alone has seen, unless the reclaimer does not free any more. May block as the store's Trim.
   ~Sight();
   Sight(const Sight&) = delete;
   Sight& operator=(const Sight&) = delete;

@@ -32,6 +32,7 @@ expect 2 "is not a size" "$nram" mount "$directory/m" --size=lots
 expect 2 "expected pool, memory or null" "$nram" mount "$directory/m" --backend=disk
 expect 2 "from 4 to 256" "$nram" mount "$directory/m" --threads=1
 expect 2 "from 1 to 4" "$nram" mount "$directory/m" --copies=5
+expect 2 "expected 128M or more" "$nram" mount "$directory/m" --memory=100M
 expect 2 "--copies needs --backend=pool" "$nram" mount "$directory/m" --copies=2 --backend=memory
 expect 2 "--expendable needs --backend=pool" "$nram" mount "$directory/m" --expendable --backend=memory
 expect 2 "--expendable and --swap contradict each other" "$nram" mount "$directory/m" --expendable --swap
