@@ -6,6 +6,7 @@
 
 #include "fsd/block_file.h"
 #include "fsd/clone_file.h"
+#include "fsd/failed_pages.h"
 #include "fsd/namespace.h"
 #include "fsd/page_quota.h"
 #include "fsd/reclaimer.h"
@@ -34,11 +35,13 @@ class FileStore {
   size_t unit_bytes() const { return unit_bytes_; }
   PageQuota* quota() { return &quota_; }
   Reclaimer* reclaimer() { return &reclaimer_; }
+  FailedPages* failed_pages() { return &failed_pages_; }
 
  private:
   CloningStore blocks_;
   const size_t unit_bytes_;
   PageQuota quota_;
+  FailedPages failed_pages_;
   Reclaimer reclaimer_;
 };
 

@@ -35,14 +35,15 @@ class KernelCache {
   // Answers an lseek for data or a hole, once the file is written back: pages that only the kernel has are data too.
   void Seek(fuse_req_t req, InodeNumber inode, uint64_t offset, int whence);
 
+  // Has the whole file dropped from the page cache, soon, without waiting for that: the kernel keeps a page that it
+  // could not write back, as if it had been. What is dirty is first written back.
+  void DropLater(InodeNumber inode);
+
   // Ends the threads, and answers all that they have left to do and all that comes later at once. Must be called while
   // requests are still served, and before this goes away.
   void Stop();
 
  private:
-  // Has the whole file dropped from the page cache, soon, without waiting for that.
-  void DropLater(InodeNumber inode);
-
   Filesystem* const filesystem_;
   const bool writeback_;
   // The most of the kernel's places for direct writes that wait for a drop. A drop may have to wait for

@@ -79,6 +79,7 @@ void SmallRequests::Reply(Handle* handle, Errno error, absl::Span<const std::byt
     handle->reads ? filesystem_->ReadEnded(handle->inode) : filesystem_->WriteEnded(handle->inode);
   }
   if (!Ok(error)) {
+    if (!handle->reads && handle->origin() == WriteOrigin::kPageCache) cache_->DropLater(handle->inode);
     fuse_reply_err(req, Raw(error));
   } else if (handle->reads) {
     fuse_reply_buf(req, reinterpret_cast<const char*>(got.data()), got.size());
