@@ -2,7 +2,20 @@
 
 #include <unistd.h>
 
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+
 namespace nram {
+
+bool KernelFindsHoles(absl::string_view release) {
+  const std::vector<absl::string_view> numbers = absl::StrSplit(release, absl::ByAnyChar(".-+"));
+  int major = 0, minor = 0;
+  return numbers.size() >= 2 && absl::SimpleAtoi(numbers[0], &major) && absl::SimpleAtoi(numbers[1], &minor) &&
+         std::pair(major, minor) >= std::pair(6, 16);
+}
 
 double FuseAdapter::AttrSeconds(const InodeAttr& attr) const {
   // The kernel writes back without asking again how many blocks the file takes then.

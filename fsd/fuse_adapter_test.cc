@@ -62,6 +62,15 @@ TEST(FuseAdapterTest, ArbitraryRequestsGetOneReplyOrNone) {
   EXPECT_EQ(made, 99) << "as many as there may be inodes beside the root";
 }
 
+TEST(FuseAdapterTest, TheKernelsThatSayWhenAPageIsWrittenBack) {
+  for (const char* release : {"6.16.0", "6.16", "6.18.44-fc-v595", "6.16-rc1", "7.0.1", "10.2.0+"}) {
+    EXPECT_TRUE(KernelFindsHoles(release)) << release;
+  }
+  for (const char* release : {"6.1.0-37-amd64", "6.12.43+deb13-amd64", "6.15.9", "5.20.1", "", "6", "x.16", "6.x"}) {
+    EXPECT_FALSE(KernelFindsHoles(release)) << release;
+  }
+}
+
 // A store that keeps the asynchronous operations until the test ends them.
 class HoldingStore : public BlockStore {
  public:

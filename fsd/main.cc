@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -156,6 +157,8 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   if (daemon.pool != nullptr) mount.poller = daemon.pool->poller();
   mount.adapter.background_max = static_cast<unsigned>(std::max<int64_t>(options.threads - 4, 2));
   mount.adapter.writeback = options.writeback && !options.swap;
+  utsname kernel_names{};
+  mount.adapter.finds_holes = uname(&kernel_names) == 0 && KernelFindsHoles(kernel_names.release);
   if (options.swap) {
     mount.adapter.request_timeout_s =
         static_cast<int>(std::max(options.io_timeout_ms * kSwapRequestDeadlines / 1000, kSwapRequestMinS));
