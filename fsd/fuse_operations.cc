@@ -214,10 +214,8 @@ void Write(fuse_req_t req, fuse_ino_t inode, const char* data, size_t size, off_
   }
   FuseWorker::Current()->BeforeWaiting();
   const Errno error = FilesystemOf(req)->Write(inode, at, bytes, notes, set_id);
-  if (!Ok(error)) {
-    if (from_cache) AdapterOf(req)->cache()->DropLater(inode);
-    return ReplyError(req, error);
-  }
+  if (from_cache) AdapterOf(req)->cache()->NoteWriteBack(inode, size, error);
+  if (!Ok(error)) return ReplyError(req, error);
   if (direct) return AdapterOf(req)->cache()->ReplyDirectWrite(req, inode, at, size);
   fuse_reply_write(req, size);
 }
