@@ -42,7 +42,8 @@ class FailedPages {
   FailedPages& operator=(const FailedPages&) = delete;
 
   void Add(Mark* file, uint64_t offset, uint64_t end);
-  // The range has bytes again, in a file that ends at `file_end`: of pages that lie in it up to there, none is an error.
+  // The range has bytes again, in a file that ends at `file_end`: of pages that lie in it up to there, none is an
+  // error.
   void Renew(Mark* file, uint64_t offset, uint64_t end, uint64_t file_end);
   // None of the file's pages from byte `offset` on is an error; the page that `offset` is in the middle of stays one.
   void CutOff(Mark* file, uint64_t offset);

@@ -23,8 +23,8 @@ namespace nram {
 // towards those that change sizes, make holes or touch parts of units; reads and writes of whole units run beside each
 // other.
 //
-// Errors: ENOSPC (the mount's limit or the pool), EFBIG (beyond 2^62), EIO (a server is away or has lost data, or a page
-// has failed to be written back and has not been written whole, punched or cut off since).
+// Errors: ENOSPC (the mount's limit or the pool), EFBIG (beyond 2^62), EIO (a server is away or has lost data, or a
+// page has failed to be written back and has not been written whole, punched or cut off since).
 class FileData : public FileBody {
  public:
   // `store` must outlive it.
@@ -46,8 +46,8 @@ class FileData : public FileBody {
   // These start the same operations into io->buffer() or from it, and do not wait, but for room that a write may have
   // to reserve. False: the operation cannot be had so now, and nothing was begun; use Read or Write.
   bool StartRead(FileIo* io, uint64_t offset, size_t size) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  bool StartWrite(FileIo* io, uint64_t offset, size_t size, WriteOrigin origin = WriteOrigin::kWriter)
-      ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  bool StartWrite(FileIo* io, uint64_t offset, size_t size,
+                  WriteOrigin origin = WriteOrigin::kWriter) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   // The kernel is about to read something for its page cache, or has written something from there, and keeps it. After
   // a later write past the cache, the cache may have older bytes.

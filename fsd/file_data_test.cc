@@ -450,7 +450,7 @@ TEST_F(FileDataTest, AWriteThatItsWriterWaitsForMakesNoPageAnError) {
   EXPECT_EQ(Write(kPageBytes, std::string(kPageBytes, 'b')), Err(EIO));
   EXPECT_EQ(file_->size(), kPageBytes);
   EXPECT_EQ(Read(0, 3 * kPageBytes), std::string(kPageBytes, 'a'));
-  // Behind that, a write-back fails: what lies between may be anything.
+  // Behind that, a write-back fails: the bytes between may be anything.
   EXPECT_EQ(FailToWriteBack(3 * kPageBytes, std::string(kPageBytes, 'c'), absl::UnavailableError("away")), Err(EIO));
   EXPECT_EQ(Read(0, kPageBytes), std::string(kPageBytes, 'a'));
   for (uint64_t page = 3; page < 4; ++page) EXPECT_EQ(Read(page * kPageBytes, 1), absl::StrCat("errno ", EIO)) << page;
@@ -477,25 +477,43 @@ TEST_F(FileDataTest, ASmallWriteBackThatFailsIsKept) {
   }
 }
 
+// A file's bytes, and those of its pages that have failed.
+struct FailingModel {
+  static constexpr uint64_t kPages = 64;
+  std::string bytes;
+  std::vector<bool> failed = std::vector<bool>(kPages + 1, false);
+
+  void GrowTo(uint64_t size) {
+    if (bytes.size() < size) bytes.resize(size, '\0');
+  }
+  void Truncate(uint64_t size) {
+    bytes.resize(size, '\0');
+    for (uint64_t page = RoundUp(size, kPageBytes) / kPageBytes; page < kPages; ++page) failed[page] = false;
+  }
+  void Put(uint64_t offset, const std::string& data) {
+    bytes.replace(offset, data.size(), data);
+    Renew(offset, offset + data.size());
+  }
+  void Renew(uint64_t offset, uint64_t end) {
+    for (uint64_t page = 0; page < kPages; ++page) {
+      const uint64_t page_end = std::min<uint64_t>((page + 1) * kPageBytes, bytes.size());
+      if (page * kPageBytes >= offset && page * kPageBytes < end && page_end <= end) failed[page] = false;
+    }
+  }
+  bool AnyFailed(uint64_t offset, uint64_t end) const {
+    for (uint64_t page = offset / kPageBytes; page * kPageBytes < end && page < kPages; ++page) {
+      if (failed[page]) return true;
+    }
+    return false;
+  }
+};
+
 // Write-back beside direct writes, truncation and holes: each read gives the model's bytes, or an error where a page
 // of the range has failed.
 TEST_F(FileDataTest, RandomFailuresOfWriteBackAgainstAModel) {
   std::mt19937_64 random(TestSeed());
-  constexpr uint64_t kPages = 64;
-  constexpr uint64_t kMax = kPages * kPageBytes;
-  std::string model;
-  std::vector<bool> failed(kPages + 1, false);
-  const auto renew = [&](uint64_t offset, uint64_t end) {
-    for (uint64_t page = 0; page < kPages; ++page) {
-      const uint64_t page_end = std::min<uint64_t>((page + 1) * kPageBytes, model.size());
-      if (page * kPageBytes >= offset && page * kPageBytes < end && page_end <= end) failed[page] = false;
-    }
-  };
-  const auto any_failed = [&](uint64_t offset, uint64_t end) {
-    bool any = false;
-    for (uint64_t page = offset / kPageBytes; page * kPageBytes < end && page < kPages; ++page) any = any || failed[page];
-    return any;
-  };
+  constexpr uint64_t kMax = FailingModel::kPages * kPageBytes;
+  FailingModel model;
   for (int step = 0; step < 8'000; ++step) {
     uint64_t offset = random() % kMax;
     uint64_t length = std::min(1 + random() % (random() % 4 == 0 ? 20 * kPageBytes : 2 * kPageBytes), kMax - offset);
@@ -503,21 +521,19 @@ TEST_F(FileDataTest, RandomFailuresOfWriteBackAgainstAModel) {
       case 0:
       case 1:
       case 2: {
-        // The kernel writes pages back, and of the last one what is in the file.
+        // The kernel writes pages back, the last one up to the end of the file.
         offset = RoundDown(offset, kPageBytes);
-        if (random() % 3 != 0 || offset + length < model.size()) length = RoundUp(length, kPageBytes);
+        if (random() % 3 != 0 || offset + length < model.bytes.size()) length = RoundUp(length, kPageBytes);
         const std::string data(length, static_cast<char>('a' + step % 26));
-        const bool fails = random() % 3 == 0;
-        if (model.size() < offset + length) model.resize(offset + length, '\0');
-        if (fails) {
+        model.GrowTo(offset + length);
+        if (random() % 3 == 0) {
           const bool full = random() % 2 == 0;
           const absl::Status failure = full ? absl::ResourceExhaustedError("full") : absl::UnavailableError("away");
           ASSERT_EQ(FailToWriteBack(offset, data, failure), ErrnoOf(failure));
-          for (uint64_t at = offset; at < offset + length; at += kPageBytes) failed[at / kPageBytes] = true;
+          for (uint64_t at = offset; at < offset + length; at += kPageBytes) model.failed[at / kPageBytes] = true;
         } else {
           ASSERT_EQ(WriteBack(offset, data), Errno::kOk);
-          model.replace(offset, length, data);
-          renew(offset, offset + length);
+          model.Put(offset, data);
         }
         break;
       }
@@ -527,35 +543,34 @@ TEST_F(FileDataTest, RandomFailuresOfWriteBackAgainstAModel) {
         const Errno error = Write(offset, data);
         if (!Ok(error)) {
           ASSERT_EQ(error, Err(EIO));
-          ASSERT_TRUE(any_failed(offset, offset + 1) || any_failed(offset + length - 1, offset + length)) << step;
+          ASSERT_TRUE(model.AnyFailed(offset, offset + 1) || model.AnyFailed(offset + length - 1, offset + length));
           break;
         }
-        if (model.size() < offset + length) model.resize(offset + length, '\0');
-        model.replace(offset, length, data);
-        renew(offset, offset + length);
+        model.GrowTo(offset + length);
+        model.Put(offset, data);
         break;
       }
       case 4:
         offset = std::max<uint64_t>(offset, 1);  // a file that is freed would have full writes tried again
         ASSERT_EQ(file_->Truncate(offset), Errno::kOk);
-        model.resize(offset, '\0');
-        std::fill(failed.begin() + static_cast<ptrdiff_t>(RoundUp(offset, kPageBytes) / kPageBytes), failed.end(), false);
+        model.Truncate(offset);
         break;
       case 5:
         ASSERT_EQ(file_->PunchHole(offset, length), Errno::kOk);
-        for (uint64_t i = offset; i < std::min<uint64_t>(offset + length, model.size()); ++i) model[i] = '\0';
-        renew(offset, offset + length);
+        for (uint64_t i = offset; i < std::min<uint64_t>(offset + length, model.bytes.size()); ++i) {
+          model.bytes[i] = '\0';
+        }
+        model.Renew(offset, offset + length);
         break;
-      default:
-        ASSERT_EQ(Read(offset, length), any_failed(offset, offset + length) ? absl::StrCat("errno ", EIO)
-                                        : offset < model.size()             ? model.substr(offset, length)
-                                                                            : "")
-            << step;
+      default: {
+        const std::string bytes = offset < model.bytes.size() ? model.bytes.substr(offset, length) : "";
+        ASSERT_EQ(Read(offset, length), model.AnyFailed(offset, offset + length) ? absl::StrCat("errno ", EIO) : bytes);
+      }
     }
-    ASSERT_EQ(file_->size(), model.size()) << step;
-    for (uint64_t page = 0; page * kPageBytes < model.size(); ++page) {
+    ASSERT_EQ(file_->size(), model.bytes.size()) << step;
+    for (uint64_t page = 0; page * kPageBytes < model.bytes.size(); ++page) {
       uint64_t found = 0;
-      if (!failed[page]) continue;
+      if (!model.failed[page]) continue;
       ASSERT_EQ(file_->SeekData(page * kPageBytes, &found), Errno::kOk);
       ASSERT_EQ(found, page * kPageBytes) << "a page that has failed is data";
     }

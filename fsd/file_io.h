@@ -16,8 +16,8 @@ namespace nram {
 
 class FileData;
 
-// Where a write comes from. A writer waits for its result. From the page cache, the kernel writes what it has told
-// writers is written: if that fails, the pages are errors from then on (fsd/failed_pages.h).
+// Where a write comes from. A writer waits for its result. From the page cache, the kernel writes bytes whose
+// writer has been told that they are written: if that fails, the pages are errors from then on (fsd/failed_pages.h).
 enum class WriteOrigin : uint8_t { kWriter, kPageCache };
 
 // Bytes with a page's worth of memory before and behind them that may be overwritten, so that a write can be rounded

@@ -207,7 +207,8 @@ void FuseMount::WatchRoom() {
   margin_bytes_ = std::min(dirty_bytes, store->Capacity().total_bytes / kMarginPart);
   if (geteuid() != 0 || !options_.adapter.writeback) return;
   adapter_.cache()->set_write_through(std::make_unique<WriteThrough>(
-      margin_bytes_, [store] { return store->Capacity().free_bytes; }, [this](bool through) { return SetSync(through); }));
+      margin_bytes_, [store] { return store->Capacity().free_bytes; },
+      [this](bool through) { return SetSync(through); }));
 }
 
 bool FuseMount::SetSync(bool on) const {

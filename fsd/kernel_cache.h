@@ -38,8 +38,8 @@ class KernelCache {
   // Answers an lseek for data or a hole, once the file is written back: pages that only the kernel has are data too.
   void Seek(fuse_req_t req, InodeNumber inode, uint64_t offset, int whence);
 
-  // The kernel has sent `bytes` from the page cache, with this result. It keeps pages that it could not write back as if
-  // it had: the whole file is dropped, soon, after the dirty pages are written back. Does not block.
+  // The kernel has sent `bytes` from the page cache, with this result. It keeps pages that it could not write back as
+  // if it had: the whole file is dropped, soon, after the dirty pages are written back. Does not block.
   void NoteWriteBack(InodeNumber inode, size_t bytes, Errno error);
   // Looks at the room from then on; set before the first request.
   void set_write_through(std::unique_ptr<WriteThrough> through) { through_ = std::move(through); }
