@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -9,6 +11,12 @@
 #include "absl/strings/str_split.h"
 
 namespace nram {
+
+int ChooseRequestTimeout(int own_s, int site_default_s, int site_max_s) {
+  constexpr int kLongestS = UINT16_MAX;  // that the reply can tell of
+  if (site_max_s > 0) return own_s > 0 ? std::min(own_s, site_max_s) : std::min(site_max_s, kLongestS);
+  return own_s > 0 || site_default_s == 0 ? own_s : kLongestS;
+}
 
 bool KernelFindsHoles(absl::string_view release) {
   const std::vector<absl::string_view> numbers = absl::StrSplit(release, absl::ByAnyChar(".-+"));

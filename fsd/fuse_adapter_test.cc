@@ -63,6 +63,16 @@ TEST(FuseAdapterTest, ArbitraryRequestsGetOneReplyOrNone) {
   EXPECT_EQ(made, 99) << "as many as there may be inodes beside the root";
 }
 
+TEST(FuseAdapterTest, ASitesLimitForRequestsIsAsLongAsItMayBe) {
+  EXPECT_EQ(ChooseRequestTimeout(0, 0, 0), 0) << "no limit";
+  EXPECT_EQ(ChooseRequestTimeout(60, 0, 0), 60);
+  EXPECT_EQ(ChooseRequestTimeout(0, 20, 0), 65'535) << "the default is for mounts that ask for nothing";
+  EXPECT_EQ(ChooseRequestTimeout(60, 20, 0), 60);
+  EXPECT_EQ(ChooseRequestTimeout(0, 20, 100), 100);
+  EXPECT_EQ(ChooseRequestTimeout(60, 20, 100), 60);
+  EXPECT_EQ(ChooseRequestTimeout(60, 0, 30), 30) << "the kernel gives no more";
+}
+
 TEST(FuseAdapterTest, TheKernelsThatSayWhenAPageIsWrittenBack) {
   for (const char* release : {"6.16.0", "6.16", "6.18.44-fc-v595", "6.16-rc1", "7.0.1", "10.2.0+"}) {
     EXPECT_TRUE(KernelFindsHoles(release)) << release;

@@ -56,6 +56,13 @@ int Fail(const absl::Status& status, int fd) {
   return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
 }
 
+// A whole number in a file of /proc; 0: there is none.
+int ReadSetting(const char* path) {
+  int value = 0;
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  return text.ok() && absl::SimpleAtoi(*text, &value) ? value : 0;
+}
+
 // The parts of a running daemon; each stands on those before it.
 struct Daemon {
   std::unique_ptr<Pool> pool;
@@ -159,9 +166,15 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   mount.adapter.writeback = options.writeback && !options.swap;
   utsname kernel_names{};
   mount.adapter.finds_holes = uname(&kernel_names) == 0 && KernelFindsHoles(kernel_names.release);
-  if (options.swap) {
-    mount.adapter.request_timeout_s =
-        static_cast<int>(std::max(options.io_timeout_ms * kSwapRequestDeadlines / 1000, kSwapRequestMinS));
+  const int request_s =
+      static_cast<int>(std::max(options.io_timeout_ms * kSwapRequestDeadlines / 1000, kSwapRequestMinS));
+  const int site_max_s = ReadSetting("/proc/sys/fs/fuse/max_request_timeout");
+  mount.adapter.request_timeout_s = ChooseRequestTimeout(
+      options.swap ? request_s : 0, ReadSetting("/proc/sys/fs/fuse/default_request_timeout"), site_max_s);
+  if (site_max_s > 0 && site_max_s < request_s) {
+    LOG(WARNING) << "fs.fuse.max_request_timeout is " << site_max_s << " s: the kernel ends this mount if a request "
+                 << "takes longer, and slow servers may make it take " << request_s
+                 << " s. Raise it (sysctl), or lower --io-timeout-ms";
   }
   // Before the mount: with an address that cannot be had, nothing is mounted.
   NRAM_RETURN_IF_ERROR(StartMetrics(options, &daemon));

@@ -125,7 +125,7 @@ TEST(MountTest, TheMountsOwnLimit) {
   EXPECT_EQ(errno, ENOSPC);
 }
 
-// Reads one page past the kernel's cache. Returns 0 or an errno.
+// Reads a byte of a page, after the kernel has dropped its clean pages. Returns 0 or an errno.
 int ReadPage(const std::string& path, uint64_t page) {
   const UniqueFd fd = Open(path, O_RDONLY | O_CLOEXEC);
   char byte = 0;
@@ -133,7 +133,7 @@ int ReadPage(const std::string& path, uint64_t page) {
   return pread(fd.get(), &byte, 1, static_cast<off_t>(page * kPageBytes)) < 0 ? errno : 0;
 }
 
-// Of a file that found no room, no reader gets zeros: neither now, nor when the kernel has forgotten it.
+// A file found no room: no reader gets zeros from it, neither now nor after the kernel has forgotten it.
 TEST(MountTest, WhatFoundNoRoomIsAnErrorToEachReader) {
   PoolForTest pool;
   NramMount mount({"--pool=" + pool.spec(), "--size=16M"});
@@ -189,6 +189,7 @@ TEST(MountTest, AWriteItselfSaysThatThereIsNoRoom) {
   }
   EXPECT_EQ(error, ENOSPC);
   EXPECT_EQ(ftruncate(fd.get(), 0), 0);
+  (void)fsync(fd.get());  // an error of before, if it was not told yet
   EXPECT_EQ(pwrite(fd.get(), block.data(), block.size(), 0), static_cast<ssize_t>(block.size()));
 }
 
