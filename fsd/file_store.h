@@ -6,6 +6,7 @@
 
 #include "fsd/block_file.h"
 #include "fsd/clone_file.h"
+#include "fsd/failed_pages.h"
 #include "fsd/memory_bound.h"
 #include "fsd/namespace.h"
 #include "fsd/page_quota.h"
@@ -41,6 +42,7 @@ class FileStore {
   bool MayGrow(uint64_t pages);
   Promises* promises() { return &promises_; }
   Reclaimer* reclaimer() { return &reclaimer_; }
+  FailedPages* failed_pages() { return &failed_pages_; }
 
  private:
   CloningStore blocks_;
@@ -49,6 +51,7 @@ class FileStore {
   MemoryBound* const memory_;
   PageQuota quota_;
   Promises promises_;
+  FailedPages failed_pages_;
   Reclaimer reclaimer_;
 };
 

@@ -55,7 +55,7 @@ Errno Filesystem::Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, W
   FileData* data = nullptr;
   NRAM_RETURN_IF_ERRNO(Data(inode, &data));
   if (notes.for_page_cache) data->NoteCached();
-  NRAM_RETURN_IF_ERRNO(data->Write(offset, bytes));
+  NRAM_RETURN_IF_ERRNO(data->Write(offset, bytes, notes.origin));
   if (notes.touch || set_id != SetIdBits::kKeep) NoteChange(inode, set_id);
   return Errno::kOk;
 }
@@ -71,7 +71,7 @@ bool Filesystem::StartWrite(InodeNumber inode, uint64_t offset, size_t size, Wri
   FileData* data = nullptr;
   if (!Ok(Data(inode, &data))) return false;
   if (notes.for_page_cache) data->NoteCached();
-  return data->StartWrite(io, offset, size);
+  return data->StartWrite(io, offset, size, notes.origin);
 }
 
 FileData::Stale Filesystem::NoteDirectWrite(InodeNumber inode, uint32_t* token) {

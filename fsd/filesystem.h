@@ -31,6 +31,7 @@ struct WriteNotes {
   bool for_page_cache = false;  // the kernel keeps the bytes in its page cache
   // The file's times are now. Not if the kernel writes its page cache back: it keeps the times itself then.
   bool touch = true;
+  WriteOrigin origin = WriteOrigin::kWriter;
 };
 
 struct FilesystemOptions {

@@ -213,9 +213,12 @@ void Write(fuse_req_t req, fuse_ino_t inode, const char* data, size_t size, off_
   // `data` lies in the worker's request buffer, where it has pads.
   const PaddedBytes bytes{reinterpret_cast<std::byte*>(const_cast<char*>(data)), size};
   const uint32_t flags = FuseWorker::Current()->body<fuse_write_in>().write_flags;
-  const bool written_back = (flags & FUSE_WRITE_CACHE) != 0 && AdapterOf(req)->options().writeback;
+  // Without write-back these are of shared mappings, whose times the kernel leaves to the daemon.
+  const bool from_cache = (flags & FUSE_WRITE_CACHE) != 0;
   const bool direct = (flags & FUSE_WRITE_LOCKOWNER) != 0;  // only writes past the page cache have an owner
-  const WriteNotes notes{.for_page_cache = !direct, .touch = !written_back};
+  const WriteNotes notes{.for_page_cache = !direct,
+                         .touch = !from_cache || !AdapterOf(req)->options().writeback,
+                         .origin = from_cache ? WriteOrigin::kPageCache : WriteOrigin::kWriter};
   const bool kill = (flags & FUSE_WRITE_KILL_SUIDGID) != 0;
   const SetIdBits set_id = kill ? DropSetIdBits(req, NamesOf(req), inode) : SetIdBits::kKeep;
   const auto at = static_cast<uint64_t>(offset);
@@ -225,6 +228,7 @@ void Write(fuse_req_t req, fuse_ino_t inode, const char* data, size_t size, off_
   }
   FuseWorker::Current()->BeforeWaiting();
   const Errno error = FilesystemOf(req)->Write(inode, at, bytes, notes, set_id);
+  if (from_cache) AdapterOf(req)->cache()->NoteWriteBack(inode, size, error);
   if (!Ok(error)) return ReplyError(req, error);
   if (direct) return AdapterOf(req)->cache()->ReplyDirectWrite(req, inode, at, size);
   fuse_reply_write(req, size);
@@ -328,6 +332,8 @@ void Allocate(fuse_req_t req, fuse_ino_t inode, int mode, off_t offset, off_t le
 }
 
 void SeekInFile(fuse_req_t req, fuse_ino_t inode, off_t offset, int whence, fuse_file_info*) {
+  // "Not implemented" tells the kernel that all of each file is data, from now on.
+  if (!AdapterOf(req)->options().finds_holes) return ReplyError(req, Err(ENOSYS));
   AdapterOf(req)->cache()->Seek(req, inode, static_cast<uint64_t>(offset), whence);
 }
 
