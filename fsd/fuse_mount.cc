@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 
@@ -20,10 +21,16 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/host/host_memory.h"
 #include "base/status.h"
+#include "base/units.h"
 
 namespace nram {
 namespace {
+
+constexpr uint64_t kDirtyPercentMax = 20;  // of the machine's dirty memory, for one mount
+constexpr uint64_t kMarginMin = 64 * kMiB;
+constexpr uint64_t kMarginPart = 8;  // of a small mount: the margin is no more than this part
 
 // Adds to the reply to the kernel's first message the features that the kernel offers and libfuse 3.14 does not know.
 // Only to that reply: later, a worker's buffer may hold another request than the one that is answered.
@@ -68,6 +75,22 @@ dev_t DeviceAt(const std::string& directory) {
   return makedev(attr.stx_dev_major, attr.stx_dev_minor);
 }
 
+// The number of the mount that `directory` is in; 0: unknown.
+uint64_t MountAt(const std::string& directory) {
+  struct statx attr;
+  if (statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_MNT_ID, &attr) != 0) return 0;
+  return (attr.stx_mask & STATX_MNT_ID) != 0 ? attr.stx_mnt_id : 0;
+}
+
+// The most of this machine's memory that may be dirty: vm.dirty_bytes, or vm.dirty_ratio of all memory.
+uint64_t DirtyBytesMax() {
+  uint64_t bytes = 0, percent = 20;
+  std::ifstream("/proc/sys/vm/dirty_bytes") >> bytes;
+  std::ifstream("/proc/sys/vm/dirty_ratio") >> percent;
+  const auto memory = ReadHostMemory();
+  return bytes > 0 ? bytes : memory.ok() ? memory->total_bytes / 100 * percent : 0;
+}
+
 void WriteSetting(const std::string& path, uint64_t value) {
   std::ofstream file(path);
   file << value;
@@ -83,6 +106,7 @@ absl::StatusOr<std::unique_ptr<FuseMount>> FuseMount::Start(Filesystem* filesyst
   std::unique_ptr<FuseMount> mount(new FuseMount(filesystem, options));
   NRAM_RETURN_IF_ERROR(mount->CheckDirectory());
   NRAM_RETURN_IF_ERROR(mount->Mount());
+  mount->WatchRoom();
   mount->workers_ = std::make_unique<FuseWorkers>(&mount->adapter_, mount->session_, options.threads, options.fast_wake,
                                                   options.poller);
   mount->TuneDevice();
@@ -108,7 +132,9 @@ absl::Status FuseMount::CheckDirectory() const {
   while (readdir(directory) != nullptr) ++entries;
   closedir(directory);
   struct stat above;
-  if (stat((path + "/..").c_str(), &above) == 0 && above.st_dev != attr.st_dev) {
+  // A btrfs subvolume has a device of its own, and is no mount.
+  const bool same_mount = MountAt(path) != 0 && MountAt(path) == MountAt(path + "/..");
+  if (stat((path + "/..").c_str(), &above) == 0 && above.st_dev != attr.st_dev && !same_mount) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": something is mounted there already; unmount it first"));
   }
   if (entries > 2 && !options_.nonempty) {
@@ -178,8 +204,36 @@ void FuseMount::TuneDevice() {
   if (geteuid() != 0 || stat(options_.directory.c_str(), &attr) != 0) return;
   const std::string device = absl::StrCat("/sys/class/bdi/", major(attr.st_dev), ":", minor(attr.st_dev), "/");
   WriteSetting(device + "read_ahead_kb", options_.readahead_bytes / 1024);
-  // The kernel gives FUSE a hundredth of its dirty memory, in fear of a daemon that does not write.
-  WriteSetting(device + "max_ratio", 20);
+  // The kernel gives FUSE a hundredth of its dirty memory, in fear of a daemon that does not write. A small mount gets
+  // no more than about its margin.
+  const uint64_t dirty_bytes = std::max<uint64_t>(DirtyBytesMax(), 100);
+  WriteSetting(device + "max_ratio", std::clamp<uint64_t>(margin_bytes_ / (dirty_bytes / 100), 1, kDirtyPercentMax));
+}
+
+void FuseMount::WatchRoom() {
+  FileStore* const store = filesystem_->store();
+  const uint64_t dirty_bytes = std::max(DirtyBytesMax() / 100 * kDirtyPercentMax, kMarginMin);
+  margin_bytes_ = std::min(dirty_bytes, store->Capacity().total_bytes / kMarginPart);
+  if (geteuid() != 0 || !options_.adapter.writeback) return;
+  adapter_.cache()->set_write_through(std::make_unique<WriteThrough>(
+      margin_bytes_, [store] { return store->Capacity().free_bytes; },
+      [this](bool through) { return SetSync(through); }));
+}
+
+bool FuseMount::SetSync(bool on) const {
+  const char* const what = on ? "little room is left: writes now wait for the pool, and say if it is full"
+                              : "there is room again: the kernel collects writes";
+  // The mount must not be held, or it could not be unmounted.
+  if (DeviceAt(options_.directory) != device_) return false;
+  const UniqueFd context(fspick(AT_FDCWD, options_.directory.c_str(), FSPICK_CLOEXEC | FSPICK_NO_AUTOMOUNT));
+  if (!context.valid() || fsconfig(context.get(), FSCONFIG_SET_FLAG, on ? "sync" : "async", nullptr, 0) != 0 ||
+      fsconfig(context.get(), FSCONFIG_CMD_RECONFIGURE, nullptr, nullptr, 0) != 0) {
+    LOG(WARNING) << "a full pool is told at fsync and close only: cannot change the mount's option sync: "
+                 << strerror(errno);
+    return false;
+  }
+  LOG(INFO) << options_.directory << ": " << what;
+  return true;
 }
 
 bool FuseMount::ended() const {

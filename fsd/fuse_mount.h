@@ -49,6 +49,10 @@ class FuseMount {
   // Tells the kernel that files need no opening. As root, also sets read-ahead and the mount's share of the kernel's
   // dirty memory.
   void TuneDevice();
+  // As root, with write-back: looks at the room, and has writes wait for the pool when there is little (WriteThrough).
+  void WatchRoom();
+  // Switches the mount between the options "sync" and "async". The kernel writes back all that is dirty first.
+  bool SetSync(bool on) const;
   // Takes the mount out of the file tree, once.
   void Detach();
 
@@ -58,6 +62,7 @@ class FuseMount {
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
   bool detached_ = false;
+  uint64_t margin_bytes_ = 0;  // writes go through if there is less room
   dev_t device_ = 0;  // the mount's; nothing else has the number while the mount is in use
   std::unique_ptr<FuseWorkers> workers_;
 };

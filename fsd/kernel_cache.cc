@@ -3,6 +3,7 @@
 namespace nram {
 
 void KernelCache::Stop() {
+  if (through_ != nullptr) through_->Stop();
   seeks_.Stop();
   drops_.Stop();
 }
@@ -46,6 +47,16 @@ void KernelCache::ReplyDirectWrite(fuse_req_t req, InodeNumber inode, uint64_t o
     --waiting_drops_;
     fuse_reply_write(req, bytes);
   });
+}
+
+void KernelCache::NoteWriteBack(InodeNumber inode, size_t bytes, Errno error) {
+  if (!Ok(error)) DropLater(inode);
+  if (through_ == nullptr) return;
+  if (error == Err(ENOSPC)) {
+    through_->NoteFull();
+  } else if (Ok(error)) {
+    through_->NoteWritten(bytes);
+  }
 }
 
 void KernelCache::DropLater(InodeNumber inode) {

@@ -8,6 +8,8 @@
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,6 +55,13 @@ int Fail(const absl::Status& status, int fd) {
   const std::string text = absl::StrCat("nram-fsd: ", status.message(), "\n");
   (void)!write(fd, text.data(), text.size());
   return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+// A whole number in a file of /proc; 0: there is none.
+int ReadSetting(const char* path) {
+  int value = 0;
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  return text.ok() && absl::SimpleAtoi(*text, &value) ? value : 0;
 }
 
 // The parts of a running daemon; each stands on those before it.
@@ -133,6 +142,12 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   if (options.backend != Backend::kPool) {
     filesystem.bytes_max = std::min(filesystem.bytes_max, daemon.store->Capacity().total_bytes);
   }
+  if (!options.swap) {
+    filesystem.memory_bytes_max =
+        options.memory_bytes > 0 ? options.memory_bytes : std::max(ram_bytes / 2, options.LeastMemoryBytes());
+  }
+  // The data itself is in this process too.
+  if (options.backend == Backend::kMemory) filesystem.memory_bytes_max = 0;
   filesystem.names.inodes_max = options.inodes > 0 ? options.inodes : ram_bytes / kPageBytes / 2;
   filesystem.names.root_mode = options.mode != 0 ? options.mode : geteuid() == 0 ? 01777 : 0755;
   filesystem.names.root_uid = geteuid();
@@ -156,9 +171,17 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   if (daemon.pool != nullptr) mount.poller = daemon.pool->poller();
   mount.adapter.background_max = static_cast<unsigned>(std::max<int64_t>(options.threads - 4, 2));
   mount.adapter.writeback = options.writeback && !options.swap;
-  if (options.swap) {
-    mount.adapter.request_timeout_s =
-        static_cast<int>(std::max(options.io_timeout_ms * kSwapRequestDeadlines / 1000, kSwapRequestMinS));
+  utsname kernel_names{};
+  mount.adapter.finds_holes = uname(&kernel_names) == 0 && KernelFindsHoles(kernel_names.release);
+  const int request_s =
+      static_cast<int>(std::max(options.io_timeout_ms * kSwapRequestDeadlines / 1000, kSwapRequestMinS));
+  const int site_max_s = ReadSetting("/proc/sys/fs/fuse/max_request_timeout");
+  mount.adapter.request_timeout_s = ChooseRequestTimeout(
+      options.swap ? request_s : 0, ReadSetting("/proc/sys/fs/fuse/default_request_timeout"), site_max_s);
+  if (site_max_s > 0 && site_max_s < request_s) {
+    LOG(WARNING) << "fs.fuse.max_request_timeout is " << site_max_s << " s: the kernel ends this mount if a request "
+                 << "takes longer, and slow servers may make it take " << request_s
+                 << " s. Raise it (sysctl), or lower --io-timeout-ms";
   }
   // Before the mount: with an address that cannot be had, nothing is mounted.
   NRAM_RETURN_IF_ERROR(StartMetrics(options, &daemon));
@@ -246,7 +269,9 @@ int ServeInBackground(const FsdOptions& options) {
     for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
     if (said == "ok") return 0;
     std::cerr << (said.empty() ? absl::StrCat("nram-fsd: died while starting; see ", options.log_file, "\n") : said);
-    return 1;
+    int status = 0;
+    // It has closed its end, so it is about to exit, with Fail's code.
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 2 ? 2 : 1;
   }
   setsid();
   UniqueFd log(open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));

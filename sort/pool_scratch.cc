@@ -39,7 +39,7 @@ class PoolScratch : public Scratch {
     if (room == Room::kFree) return region_->Trim(offset, bytes, Timeout());
     NRAM_RETURN_IF_ERROR(region_->Trim(offset, bytes, Timeout(), Region::TrimRoom::kKeep));
     // The region's own room is for spans that it has. Later writes make new spans, out of the client's room.
-    region_->Unreserve(bytes);
+    region_->Unreserve(offset, bytes);
     return absl::OkStatus();
   }
 

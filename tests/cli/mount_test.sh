@@ -33,11 +33,13 @@ expect 2 "is not a size" "$nram" mount "$directory/m" --size=lots
 expect 2 "expected pool, memory or null" "$nram" mount "$directory/m" --backend=disk
 expect 2 "from 4 to 256" "$nram" mount "$directory/m" --threads=1
 expect 2 "from 1 to 4" "$nram" mount "$directory/m" --copies=5
+expect 2 "expected 128M or more" "$nram" mount "$directory/m" --memory=100M
 expect 2 "--copies needs --backend=pool" "$nram" mount "$directory/m" --copies=2 --backend=memory
 expect 2 "--expendable needs --backend=pool" "$nram" mount "$directory/m" --expendable --backend=memory
 expect 2 "--expendable and --swap contradict each other" "$nram" mount "$directory/m" --expendable --swap
 expect 2 "--expendable and --no-gc contradict each other" "$nram" mount "$directory/m" --expendable --no-gc
 expect 1 "--copies=2: each copy needs its own host" "$nram" mount "$directory/m" --copies=2
+expect 2 "unknown or invalid mount options" "$nram" mount "$directory/m" --mount-options=bogus
 expect 2 "unexpected word" "$nram" mount "$directory/m" "$directory/full"
 expect 1 "No such file" "$nram" mount "$directory/m" --pool=/does/not/exist
 expect 1 "no memory server of the pool answers" "$nram" mount "$directory/m" --pool=127.0.0.1:9

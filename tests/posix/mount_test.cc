@@ -125,6 +125,74 @@ TEST(MountTest, TheMountsOwnLimit) {
   EXPECT_EQ(errno, ENOSPC);
 }
 
+// Reads a byte of a page, after the kernel has dropped its clean pages. Returns 0 or an errno.
+int ReadPage(const std::string& path, uint64_t page) {
+  const UniqueFd fd = Open(path, O_RDONLY | O_CLOEXEC);
+  char byte = 0;
+  if (!fd.valid() || posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) != 0) return errno;
+  return pread(fd.get(), &byte, 1, static_cast<off_t>(page * kPageBytes)) < 0 ? errno : 0;
+}
+
+// A file found no room: no reader gets zeros from it, neither now nor after the kernel has forgotten it.
+TEST(MountTest, WhatFoundNoRoomIsAnErrorToEachReader) {
+  PoolForTest pool;
+  NramMount mount({"--pool=" + pool.spec(), "--size=16M"});
+  const std::string path = mount.path() + "/f";
+  ASSERT_EQ(WriteFile(path, 64 * kMiB, 'a'), ENOSPC);
+  struct stat attr {};
+  ASSERT_EQ(stat(path.c_str(), &attr), 0);
+  const auto size = static_cast<uint64_t>(attr.st_size);
+  ASSERT_GT(size, 16 * kMiB);
+  for (int round = 0; round < 2; ++round) {
+    DropCaches();
+    std::vector<uint64_t> failed;
+    std::string block(kPageBytes, '\0');
+    const UniqueFd fd = Open(path, O_RDWR | O_CLOEXEC);
+    for (uint64_t page = 0; page < size / kPageBytes; ++page) {
+      const ssize_t n = pread(fd.get(), block.data(), block.size(), static_cast<off_t>(page * kPageBytes));
+      if (n < 0) {
+        ASSERT_EQ(errno, EIO);
+        failed.push_back(page);
+      } else {
+        ASSERT_EQ(block, std::string(kPageBytes, 'a')) << page;
+      }
+    }
+    ASSERT_GE(failed.size(), (size - 16 * kMiB) / kPageBytes);
+    const uint64_t page = failed.back();
+    EXPECT_EQ(lseek(fd.get(), static_cast<off_t>(page * kPageBytes), SEEK_DATA), static_cast<off_t>(page * kPageBytes));
+    const UniqueFd copy = Open(absl::StrCat(mount.path(), "/copy", round));
+    off_t from = static_cast<off_t>(page * kPageBytes);
+    EXPECT_EQ(copy_file_range(fd.get(), &from, copy.get(), nullptr, kPageBytes, 0), -1);
+    EXPECT_EQ(errno, EIO);
+  }
+  // Cut off, there is room for the page that is written next, and it is good.
+  ASSERT_EQ(truncate(path.c_str(), 8 * kMiB), 0);
+  ASSERT_EQ(truncate(path.c_str(), 10 * kMiB), 0);
+  EXPECT_EQ(ReadPage(path, 9 * kMiB / kPageBytes), 0) << "a hole";
+  const UniqueFd fd = Open(path, O_RDWR | O_CLOEXEC);
+  (void)fsync(fd.get());  // an error of before, if it was not told yet
+  const std::string page(kPageBytes, 'b');
+  ASSERT_EQ(pwrite(fd.get(), page.data(), page.size(), 9 * kMiB), static_cast<ssize_t>(page.size()));
+  EXPECT_EQ(fsync(fd.get()), 0);
+  EXPECT_EQ(ReadPage(path, 9 * kMiB / kPageBytes), 0);
+}
+
+// Near the limit, the write that finds no room says so, as on tmpfs; also of a file that is open for long.
+TEST(MountTest, AWriteItselfSaysThatThereIsNoRoom) {
+  PoolForTest pool;
+  NramMount mount({"--pool=" + pool.spec(), "--size=64M"});
+  const UniqueFd fd = Open(mount.path() + "/f");
+  const std::string block(64 * kKiB, 'a');
+  int error = 0;
+  for (uint64_t done = 0; done < 16 * kGiB && error == 0; done += block.size()) {
+    if (write(fd.get(), block.data(), block.size()) < 0) error = errno;
+  }
+  EXPECT_EQ(error, ENOSPC);
+  EXPECT_EQ(ftruncate(fd.get(), 0), 0);
+  (void)fsync(fd.get());  // an error of before, if it was not told yet
+  EXPECT_EQ(pwrite(fd.get(), block.data(), block.size(), 0), static_cast<ssize_t>(block.size()));
+}
+
 TEST(MountTest, MemoryIsGivenBack) {
   PoolForTest pool;
   NramMount mount({"--pool=" + pool.spec()});

@@ -2,6 +2,9 @@
 
 #include "fsd/pool_store.h"
 
+#include <utility>
+#include <vector>
+
 #include "absl/strings/match.h"
 #include "base/units.h"
 #include "gtest/gtest.h"
@@ -19,6 +22,24 @@ TEST(PoolStoreTest, CapacityCountsAPageOnceHoweverManyCopiesItHas) {
   // Servers may report between the two calls.
   EXPECT_NEAR(static_cast<double>(two.total_bytes), static_cast<double>(one.total_bytes) / 2, kMiB);
   EXPECT_NEAR(static_cast<double>(two.free_bytes), static_cast<double>(one.free_bytes) / 2, kMiB);
+}
+
+// fallocate of all that df says is free.
+TEST(PoolStoreTest, AllThatIsFreeCanBeReserved) {
+  for (const int count : {1, 2, 3}) {
+    TestPool servers(count);
+    const std::unique_ptr<Pool> pool = servers.Open();
+    ASSERT_NE(pool, nullptr);
+    const std::unique_ptr<BlockStore> store = NewPoolStore(pool.get(), {});
+    const uint64_t free_bytes = store->Capacity().free_bytes;
+    EXPECT_GE(free_bytes, count * 90 * kMiB) << "it says too little";
+    std::unique_ptr<BlockFile> file = store->Create().value();
+    const absl::Status status = file->Reserve(0, free_bytes);
+    EXPECT_TRUE(status.ok()) << count << " servers, " << FormatByteSize(free_bytes) << ": " << status;
+    std::vector<std::unique_ptr<BlockFile>> files;
+    files.push_back(std::move(file));
+    store->Destroy(std::move(files));
+  }
 }
 
 TEST(PoolStoreTest, CopiesNeedHostsOfTheirOwn) {
