@@ -25,27 +25,24 @@ std::unique_ptr<RegionVersions> RegionVersions::Make(ArenaAccount* account, Page
 RegionVersions::~RegionVersions() {
   Unlink(versions_.size());
   account_->ReleaseIndex(kBytes + unlinked_.size() * BytesOfVersion());
-  AddBytes(-static_cast<int64_t>(bytes_));
+  AddTotals(0, -static_cast<int64_t>(bytes_));
 }
 
-void RegionVersions::AddVersions(int64_t versions) {
-  for (VersionTotals* const totals : {server_totals_, tenant_totals_}) {
-    if (totals != nullptr) totals->versions.fetch_add(versions, std::memory_order_relaxed);
-  }
-}
-
-void RegionVersions::AddBytes(int64_t bytes) {
+void RegionVersions::AddTotals(int64_t versions, int64_t bytes) {
   bytes_ += bytes;
   for (VersionTotals* const totals : {server_totals_, tenant_totals_}) {
-    if (totals != nullptr) totals->bytes.fetch_add(bytes, std::memory_order_relaxed);
+    if (totals == nullptr) continue;
+    totals->versions.fetch_add(versions, std::memory_order_relaxed);
+    totals->bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
 }
 
 void RegionVersions::Unname(Version* version) {
   if (!version->named) return;
-  ReleaseHolds(version);
+  if (!version->holds.empty()) account_->ReleaseIndex(version->holds.size() * kHoldBytes);
+  version->holds.clear();
   version->named = false;
-  AddVersions(-1);
+  AddTotals(-1, 0);
 }
 
 void RegionVersions::NoteYield(VersionNumber number) {
@@ -116,7 +113,7 @@ void RegionVersions::Keep(uint64_t page, const PageEntry& old, const PageSeal* s
   newest->chunks += chunks;
   chunks_ += chunks;
   ++pages_;
-  AddBytes(account_->ChunksIn(old.frame) * int64_t{kChunkBytes});
+  AddTotals(0, account_->ChunksIn(old.frame) * int64_t{kChunkBytes});
 }
 
 bool RegionVersions::KeepsWith(const PageEntry& old, absl::FunctionRef<bool()> take) {
@@ -187,8 +184,7 @@ RegionVersions::Sealed RegionVersions::Seal(PageIndex* head, VersionNumber numbe
   highest_ = number;
   const uint64_t stamp = server_totals_ != nullptr ? server_totals_->seals.fetch_add(1) + 1 : 1;
   versions_.push_back(std::make_unique<Version>(number, order_.Seal(), keep, stamp, account_, pages_are_));
-  AddVersions(1);
-  AddBytes(static_cast<int64_t>(BytesOfVersion()));
+  AddTotals(1, static_cast<int64_t>(BytesOfVersion()));
   head->SetBirth(order_.birth());
   return Sealed::kOk;
 }
@@ -252,9 +248,9 @@ void RegionVersions::ReleaseOne(Version* version, LeaseId lease) {
   if (version->ends && version->holds.empty()) Unname(version);
 }
 
-void RegionVersions::ReleaseHolds(Version* version) {
-  if (!version->holds.empty()) account_->ReleaseIndex(version->holds.size() * kHoldBytes);
-  version->holds.clear();
+bool RegionVersions::Holds(LeaseId lease) const {
+  return std::any_of(versions_.begin(), versions_.end(),
+                     [&](const VersionPtr& version) { return version->holds.contains(lease); });
 }
 
 std::vector<StoredVersion> RegionVersions::List() const {
@@ -269,7 +265,7 @@ std::vector<StoredVersion> RegionVersions::List() const {
 // --- Freeing.
 
 void RegionVersions::Free(Version* version, const PageEntry& entry) {
-  AddBytes(-account_->ChunksIn(entry.frame) * int64_t{kChunkBytes});
+  AddTotals(0, -account_->ChunksIn(entry.frame) * int64_t{kChunkBytes});
   account_->Free(entry.frame);
   const int chunks = std::popcount(entry.mask);
   version->chunks -= chunks;
@@ -335,7 +331,7 @@ bool RegionVersions::FreeStep(uint64_t spans_max) {
   if (next < kPagesEnd) return false;
   unlinked_.pop_back();
   account_->ReleaseIndex(BytesOfVersion());
-  AddBytes(-static_cast<int64_t>(BytesOfVersion()));
+  AddTotals(0, -static_cast<int64_t>(BytesOfVersion()));
   return unlinked_.empty();
 }
 
@@ -359,7 +355,7 @@ bool RegionVersions::MergeStep(const PageIndex& head) {
     if (span == PageIndex::kNoSpan) {
       versions_.erase(versions_.begin() + static_cast<ptrdiff_t>(at));
       account_->ReleaseIndex(BytesOfVersion());
-      AddBytes(-static_cast<int64_t>(BytesOfVersion()));
+      AddTotals(0, -static_cast<int64_t>(BytesOfVersion()));
       return false;
     }
     const uint64_t page = span * kPagesPerSpan;

@@ -114,6 +114,7 @@ class RegionVersions {
   Held Hold(VersionNumber version, LeaseId lease);
   void Release(VersionNumber version, LeaseId lease);
   void ReleaseAll(LeaseId lease);
+  bool Holds(LeaseId lease) const;
   // The region has no living owner at `now_ns`. Drops the versions that do not outlive one and are not held. True:
   // some are left; it is to be asked again.
   bool EndOwner(int64_t now_ns);
@@ -196,12 +197,10 @@ class RegionVersions {
   size_t FindNamed(VersionNumber version) const;
   // The newest one that has a name; null: there is none.
   Version* NewestNamed() const;
-  void ReleaseHolds(Version* version);
   void ReleaseOne(Version* version, LeaseId lease);
   void Unname(Version* version);
   void NoteYield(VersionNumber number);
-  void AddVersions(int64_t versions);
-  void AddBytes(int64_t bytes);
+  void AddTotals(int64_t versions, int64_t bytes);
   void Free(Version* version, const PageEntry& entry);
   // Has the oldest `count` versions freed, named and held ones too.
   void Unlink(size_t count);

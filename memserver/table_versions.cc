@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "memserver/region_table.h"
 
@@ -58,19 +59,22 @@ absl::StatusOr<std::vector<StoredVersion>> RegionTable::ListVersions(const Store
 }
 
 absl::Status RegionTable::HoldVersion(Lease* lease, const StoredKey& key, VersionNumber version, bool release) {
-  // The lease is marked first, and looked at under the lock. CollectLease looks at the mark after the lease has ended,
-  // and then takes the lock. So either CollectLease ends this hold, or this thread sees that the lease has ended.
+  // The lease is marked and the hold listed first, and the lease looked at under the lock. CollectLease looks at both
+  // after the lease has ended, and then takes the lock. So either CollectLease ends this hold, or this thread sees that
+  // the lease has ended.
   if (!release) lease->may_hold = true;
   Shard& at = shard(key.id);
   WriterLock lock(&at.mu);
-  if (!lease->live()) return absl::NotFoundError("the lease has ended");
   const auto it = at.regions.find(key);
+  RegionVersions* const versions = it == at.regions.end() ? nullptr : it->second->versions.get();
+  const auto unlist = absl::MakeCleanup([&] {
+    if (versions == nullptr || !versions->Holds(lease->id)) held_.Release(*lease, key.id);
+  });
+  if (release && versions != nullptr) versions->Release(version, lease->id);
   if (it == at.regions.end()) return NoRegion(key.id);
-  RegionVersions* const versions = it->second->versions.get();
-  if (release) {
-    if (versions != nullptr) versions->Release(version, lease->id);
-    return absl::OkStatus();
-  }
+  if (release) return absl::OkStatus();
+  if (!held_.Hold(*lease, key.id)) return absl::ResourceExhaustedError("the server is full");
+  if (!lease->live()) return absl::NotFoundError("the lease has ended");
   switch (versions == nullptr ? RegionVersions::Held::kUnknown : versions->Hold(version, lease->id)) {
     case RegionVersions::Held::kOk:
       return absl::OkStatus();
@@ -86,15 +90,20 @@ absl::Status RegionTable::HoldVersion(Lease* lease, const StoredKey& key, Versio
   return NoVersion(key.id, version);
 }
 
-void RegionTable::ReleaseHolds(const Lease& lease) {
-  for (const StoredKey& key : Versioned()) {
-    if (key.tenant != lease.tenant->number) continue;
-    Shard& at = shard(key.id);
+bool RegionTable::ReleaseHolds(const Lease& lease, uint64_t* from) {
+  const std::vector<RegionId> ids = held_.Next(lease.id, *from, kLooksPerStep);
+  Count(&looked_at_, ids.size());
+  for (const RegionId id : ids) {
+    Shard& at = shard(id);
     WriterLock lock(&at.mu);
-    const auto it = at.regions.find(key);
-    if (it == at.regions.end() || it->second->versions == nullptr || lease.live()) continue;
-    it->second->versions->ReleaseAll(lease.id);
+    if (lease.live()) continue;
+    const auto it = at.regions.find({id, lease.tenant->number});
+    if (it != at.regions.end() && it->second->versions != nullptr) it->second->versions->ReleaseAll(lease.id);
+    held_.Release(lease, id);
   }
+  if (ids.size() < kLooksPerStep || ids.back() == RegionId{~uint64_t{0}}) return true;
+  *from = Raw(ids.back()) + 1;
+  return false;
 }
 
 absl::StatusOr<std::vector<RegionTable::ListedSpan>> RegionTable::ListSpansAt(const StoredKey& key,
