@@ -1,4 +1,5 @@
-// The lists of regions by lease and by tenant, and the end of leases: its cost is that of the regions of the lease, and a tick is bounded.
+// The lists of regions by lease and by tenant, and the end of leases. Its cost is that of the regions of the lease, and
+// a tick of it is bounded.
 
 #include <atomic>
 #include <cstdint>

@@ -147,6 +147,7 @@ Doomed RegionTable::TakeOut(Regions* regions, Regions::iterator it) {
   if (region->named) names_.Forget(key);
   owned_.Remove(region->lease, key.id);
   listed_.Remove(key.tenant, key.id);
+  if (region->versions != nullptr) region->versions->place()->Leave();
   return region;
 }
 
@@ -238,6 +239,7 @@ absl::StatusOr<RegionDescription> RegionTable::AttachOnce(Lease* lease, const St
     region->lease = lease->id;
     region->epoch = epoch;
     region->kept_bytes = 0;
+    if (region->versions != nullptr) region->versions->HasOwner();
   }
   return Describe(key, *region, /*with_lists=*/true);
 }
@@ -365,7 +367,10 @@ bool RegionTable::CollectStep(const Lease& lease, CollectProgress* progress) {
     StoredRegion* const region = it->second.get();
     // The lease may have been granted anew meanwhile.
     if (region->lease != lease.id || lease.live()) return;
-    if (!progress->all && (!region->gc || KeepsRegion(region))) return;
+    // The time without an owner begins.
+    if (region->versions != nullptr) region->versions->HasOwner();
+    const bool stays = region->StaysAlone(leases_->NowNs());
+    if (!progress->all && (!region->gc || stays)) return;
     doomed_.FreeLater(TakeOut(regions, it));
     Count(&counters_.regions_collected);
   });

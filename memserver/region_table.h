@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -30,6 +29,7 @@
 #include "memserver/region_names.h"
 #include "memserver/store_counters.h"
 #include "memserver/stored_region.h"
+#include "memserver/versioned_regions.h"
 #include "memserver/work_bound.h"
 #include "proto/wire.h"
 
@@ -120,8 +120,9 @@ class RegionTable {
   absl::StatusOr<std::vector<ChangedSpan>> ListChanges(const StoredKey& key, VersionNumber from, VersionNumber to,
                                                        uint64_t from_span, uint64_t* next_span) const;
   // Goes on with the pending work of versions, and collects GC regions without an owner whose last version has gone.
-  // At most `steps_max` steps, each up to a millisecond. True: nothing is left that can be done. Call it often.
-  bool StepVersions(uint64_t steps_max);
+  // Looks at regions with such work alone. Ends after `steps_max` steps that leave work, each up to a millisecond, or
+  // with `bound`. True: nothing is left that can be done now. Call it often.
+  bool StepVersions(uint64_t steps_max, const WorkBound& bound = WorkBound());
   // A request of `tenant` has found no room, and needs `bytes`: versions yield, the oldest first, its own before
   // others'. False: they would not help. Else some memory is free, and the caller tries again; that may need several
   // turns. No shard's lock may be held.
@@ -179,12 +180,11 @@ class RegionTable {
   Reason CreateLocked(Shard* at, Lease* lease, Payment* payment, RegionId id, uint32_t epoch, bool gc, bool sealed,
                       bool named) ABSL_EXCLUSIVE_LOCKS_REQUIRED(at->mu);
   Reason CheckOwner(const StoredRegion& region, const Lease& lease, uint32_t epoch);
-  // The region has versions from now on. The lock of its shard is held.
-  void ListVersioned(const StoredKey& key);
   // How often a request tries again after versions have yielded.
   static constexpr int kYieldTurns = 64;
   bool draining() const { return draining_; }
   StoreCounters* mutable_counters() { return &counters_; }
+  VersionedRegions* versioned() { return &versioned_; }
 
  private:
   friend class RegionWalk;
@@ -208,11 +208,7 @@ class RegionTable {
   bool CollectStep(const Lease& lease, CollectProgress* progress);
   // The lowest ids of the tenant's regions without an owner.
   std::vector<RegionId> FirstOrphans(TenantNumber tenant, uint64_t from, size_t limit) const;
-  // The region's owner is gone: drops versions that go with it. True: some stay, and the region with them.
-  bool KeepsRegion(StoredRegion* region);
-  void UnlistVersioned(const StoredKey& key);
-  std::vector<StoredKey> Versioned() const;
-  // True: nothing is left to do.
+  // Looks at a region that is due. True: nothing is left to do, or it cannot be done now.
   bool StepVersionsOf(const StoredKey& key);
   // One step. True: it is complete.
   bool ReleaseHolds(const Lease& lease, uint64_t* from);
@@ -240,9 +236,7 @@ class RegionTable {
   TenantRegions listed_;
   EndedLeases ended_;
   mutable std::atomic<uint64_t> looked_at_{0};
-  mutable Mutex versioned_mu_;  // taken after a shard's
-  // Regions with versions, now or earlier, by tenant and id. Some may be gone; StepVersions finds that out.
-  absl::btree_set<std::pair<TenantNumber, uint64_t>> versioned_ ABSL_GUARDED_BY(versioned_mu_);
+  VersionedRegions versioned_{leases_};
   DoomedRegions doomed_{leases_, &counters_};
 };
 

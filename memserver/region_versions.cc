@@ -13,9 +13,8 @@ namespace nram {
 
 std::unique_ptr<RegionVersions> RegionVersions::Make(ArenaAccount* account, PageIndex::Pages pages, Limits limits,
                                                      VersionTotals* server, VersionTotals* tenant) {
-  constexpr size_t kListedBytes = 64;  // a node of a tree that is half full
   constexpr size_t kAllocatorBytes = 2 * sizeof(size_t);
-  static_assert(sizeof(RegionVersions) + kAllocatorBytes + kListedBytes <= kBytes);
+  static_assert(sizeof(RegionVersions) + kAllocatorBytes + VersionedRegions::kBytesPerRegion <= kBytes);
   static_assert(sizeof(Version) + kAllocatorBytes + 4 * sizeof(VersionPtr) + sizeof(uint16_t) <= kVersionBytes);
   CHECK(limits.versions < limits.places && limits.places <= SealOrder::kPlacesMax);
   if (!account->ChargeIndex(kBytes)) return nullptr;
@@ -42,7 +41,13 @@ void RegionVersions::Unname(Version* version) {
   if (!version->holds.empty()) account_->ReleaseIndex(version->holds.size() * kHoldBytes);
   version->holds.clear();
   version->named = false;
+  ++nameless_;
   AddTotals(-1, 0);
+}
+
+void RegionVersions::NoteAge() {
+  const std::optional<uint64_t> stamp = StampToYield(/*held=*/true);
+  place_.SetAge(stamp, stamp.has_value() && !StampToYield(/*held=*/false).has_value());
 }
 
 void RegionVersions::NoteYield(VersionNumber number) {
@@ -64,11 +69,6 @@ RegionVersions::Version* RegionVersions::NewestNamed() const {
     if ((*it)->named) return it->get();
   }
   return nullptr;
-}
-
-VersionNumber RegionVersions::newest() const {
-  const Version* const version = NewestNamed();
-  return version != nullptr ? version->number : VersionNumber{};
 }
 
 // --- Changes.
@@ -154,6 +154,7 @@ void RegionVersions::UntilRoom(absl::FunctionRef<bool(Version* newest)> prepare)
         if (version->named) NoteYield(version->number);
       }
       Unlink(versions_.size());
+      place_.WakeNow();
     }
   }
 }
@@ -177,6 +178,7 @@ RegionVersions::Sealed RegionVersions::Seal(PageIndex* head, VersionNumber numbe
     head->SetBirth(order_.birth());
     renumber_at_ = {};
     renumber_end_ = highest_;
+    place_.WakeNow();
   }
   while (!account_->ChargeIndex(BytesOfVersion())) {
     if (!YieldStep()) return Sealed::kNoRoom;
@@ -186,6 +188,7 @@ RegionVersions::Sealed RegionVersions::Seal(PageIndex* head, VersionNumber numbe
   versions_.push_back(std::make_unique<Version>(number, order_.Seal(), keep, stamp, account_, pages_are_));
   AddTotals(1, static_cast<int64_t>(BytesOfVersion()));
   head->SetBirth(order_.birth());
+  NoteAge();
   return Sealed::kOk;
 }
 
@@ -201,6 +204,8 @@ RegionVersions::Dropped RegionVersions::Drop(VersionNumber first, VersionNumber 
     Unname(version.get());
     ++result.dropped;
   }
+  NoteAge();
+  if (has_work()) place_.WakeNow();
   return result;
 }
 
@@ -215,10 +220,15 @@ bool RegionVersions::EndOwner(int64_t now_ns) {
     if (!version->named) continue;
     if (is_over(version->keep) && version->holds.empty()) {
       Unname(version.get());
-    } else {
-      stays = true;
+      place_.WakeNow();
+      continue;
     }
+    stays = true;
+    // Those that are held wake the region when they are not held any more.
+    if (version->keep == VersionKeep::kUntilDropped || !version->holds.empty()) continue;
+    place_.Wake(alone_since_ns_ + static_cast<int64_t>(version->keep) * kNsPerSecond);
   }
+  NoteAge();
   return stays;
 }
 
@@ -230,6 +240,7 @@ RegionVersions::Held RegionVersions::Hold(VersionNumber version, LeaseId lease) 
   if (holds->size() >= limits_.holds) return Held::kTooMany;
   if (!account_->ChargeIndex(kHoldBytes)) return Held::kNoRoom;
   holds->insert(lease);
+  NoteAge();
   return Held::kOk;
 }
 
@@ -245,7 +256,10 @@ void RegionVersions::ReleaseAll(LeaseId lease) {
 void RegionVersions::ReleaseOne(Version* version, LeaseId lease) {
   if (version->holds.erase(lease) == 0) return;
   account_->ReleaseIndex(kHoldBytes);
-  if (version->ends && version->holds.empty()) Unname(version);
+  if (!version->holds.empty()) return;
+  if (version->ends) Unname(version);
+  NoteAge();
+  place_.WakeNow();
 }
 
 bool RegionVersions::Holds(LeaseId lease) const {
@@ -280,6 +294,8 @@ void RegionVersions::Unlink(size_t count) {
     unlinked_.push_back(std::move(versions_[i]));
   }
   versions_.erase(versions_.begin(), versions_.begin() + static_cast<ptrdiff_t>(count));
+  nameless_ -= count;
+  NoteAge();
 }
 
 void RegionVersions::UnlinkOldestNamed() {
@@ -313,6 +329,7 @@ bool RegionVersions::YieldStep(bool held) {
     UnlinkOldestNamed();
   }
   FreeStep(kSpansPerYield);
+  place_.WakeNow();  // work may be left, or nothing at all
   return true;
 }
 
@@ -330,6 +347,7 @@ bool RegionVersions::FreeStep(uint64_t spans_max) {
   });
   if (next < kPagesEnd) return false;
   unlinked_.pop_back();
+  NoteAge();
   account_->ReleaseIndex(BytesOfVersion());
   AddTotals(0, -static_cast<int64_t>(BytesOfVersion()));
   return unlinked_.empty();
@@ -354,6 +372,7 @@ bool RegionVersions::MergeStep(const PageIndex& head) {
     const uint64_t span = from->delta.NextSpan(0);
     if (span == PageIndex::kNoSpan) {
       versions_.erase(versions_.begin() + static_cast<ptrdiff_t>(at));
+      --nameless_;
       account_->ReleaseIndex(BytesOfVersion());
       AddTotals(0, -static_cast<int64_t>(BytesOfVersion()));
       return false;

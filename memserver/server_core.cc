@@ -16,7 +16,8 @@ constexpr Credit kCredit{256, 4096};
 
 // In a tick.
 constexpr int64_t kCollectNs = 30 * kNsPerMs;
-constexpr uint64_t kVersionSteps = 64;  // some milliseconds, 100 at most
+constexpr int64_t kVersionsNs = 30 * kNsPerMs;
+constexpr uint64_t kVersionSteps = 64;
 
 // One of every 64 bytes is for landing frames, within bounds.
 size_t LandingPages(uint64_t ceiling_bytes) { return std::clamp<size_t>(ceiling_bytes / 64 / kPageBytes, 128, 2048); }
@@ -63,7 +64,7 @@ ServerCore::Leases ServerCore::Tick(int64_t lease_now_ns, int64_t now_ns, int64_
   worked_ns_ = worked_ns;
   Leases ended = End(lease_now_ns);
   store_.CollectSome(WorkBound(clock_, kCollectNs));
-  store_.StepVersions(kVersionSteps);
+  store_.StepVersions(kVersionSteps, WorkBound(clock_, kVersionsNs));
   return ended;
 }
 

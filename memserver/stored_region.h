@@ -41,6 +41,8 @@ struct StoredRegion {
   uint16_t birth() const { return versions != nullptr && !NRAM_PLANTED(born_not_set) ? versions->birth() : 0; }
 
   static constexpr uint64_t kSpansPerStep = 64;
+  // Its owner is gone: drops versions that go with it. True: some stay, and the region with them.
+  bool StaysAlone(int64_t now_ns) { return versions != nullptr && versions->EndOwner(now_ns); }
 
   Tenant* const tenant;
   LeaseId lease{};

@@ -1,8 +1,6 @@
 // RegionTable's part in versions (adr/0019).
 
 #include <algorithm>
-#include <functional>
-#include <tuple>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -21,6 +19,7 @@ constexpr uint64_t kYieldBytesMin = 256 * kKiB;
 constexpr uint64_t kYieldBytesMax = 64 * kMiB;
 constexpr int kYieldSteps = 64;
 constexpr int kDonorYieldSteps = 256;
+constexpr int64_t kStuckNs = kNsPerSecond;  // between two tries of work that finds no room
 
 absl::Status NoRegion(RegionId id) { return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id)))); }
 
@@ -31,24 +30,6 @@ absl::Status NoVersion(RegionId id, VersionNumber version) {
 uint64_t NextSpan(uint64_t next) { return next == PageIndex::kNoSpan ? 0 : next; }
 
 }  // namespace
-
-void RegionTable::ListVersioned(const StoredKey& key) {
-  MutexLock lock(&versioned_mu_);
-  versioned_.emplace(key.tenant, Raw(key.id));
-}
-
-void RegionTable::UnlistVersioned(const StoredKey& key) {
-  MutexLock lock(&versioned_mu_);
-  versioned_.erase({key.tenant, Raw(key.id)});
-}
-
-std::vector<StoredKey> RegionTable::Versioned() const {
-  std::vector<StoredKey> keys;
-  MutexLock lock(&versioned_mu_);
-  keys.reserve(versioned_.size());
-  for (const auto& [tenant, id] : versioned_) keys.push_back({RegionId{id}, tenant});
-  return keys;
-}
 
 absl::StatusOr<std::vector<StoredVersion>> RegionTable::ListVersions(const StoredKey& key) const {
   const Shard& at = shard(key.id);
@@ -148,76 +129,60 @@ absl::StatusOr<std::vector<RegionTable::ChangedSpan>> RegionTable::ListChanges(c
   return spans;
 }
 
-bool RegionTable::KeepsRegion(StoredRegion* region) {
-  return region->versions != nullptr && region->versions->EndOwner(leases_->NowNs());
-}
-
 bool RegionTable::StepVersionsOf(const StoredKey& key) {
+  Count(&looked_at_);
   Doomed collected;
   {
     Shard& at = shard(key.id);
     WriterLock lock(&at.mu);
     const auto it = at.regions.find(key);
-    if (it == at.regions.end() || it->second->versions == nullptr) {
-      UnlistVersioned(key);
-      return true;
-    }
+    if (it == at.regions.end() || it->second->versions == nullptr) return true;
     StoredRegion* const region = it->second.get();
+    RegionVersions* const versions = region->versions.get();
+    versions->place()->SetAwake();
     const std::shared_ptr<Lease> owner = leases_->Find(region->lease);
     const bool is_orphan = owner == nullptr || !owner->live();
-    if (!is_orphan) region->versions->HasOwner();
-    if (!is_orphan || KeepsRegion(region) || !region->gc) return region->versions->Step(&region->index);
-    if (region->named) names_.Forget(key);
-    collected = std::move(it->second);
-    at.regions.erase(it);
-    UnlistVersioned(key);
+    if (!is_orphan) versions->HasOwner();
+    if (!is_orphan || region->StaysAlone(leases_->NowNs()) || !region->gc) {
+      const bool done = versions->Step(&region->index);
+      // Without room for the rest, it waits a little.
+      if (versions->has_work()) versions->place()->Wake(leases_->NowNs() + (done ? kStuckNs : 0));
+      return done;
+    }
+    collected = TakeOut(&at.regions, it);
   }
   doomed_.FreeLater(std::move(collected));
   Count(&counters_.regions_collected);
   return true;
 }
 
-bool RegionTable::StepVersions(uint64_t steps_max) {
-  for (const StoredKey& key : Versioned()) {
-    while (!StepVersionsOf(key)) {
-      if (steps_max == 0 || --steps_max == 0) return false;
-    }
+bool RegionTable::StepVersions(uint64_t steps_max, const WorkBound& bound) {
+  while (true) {
+    const std::optional<StoredKey> key = versioned_.TakeDue();
+    if (!key.has_value()) return true;
+    if (!StepVersionsOf(*key) && (steps_max == 0 || --steps_max == 0)) return false;
+    if (bound.is_over()) return false;
   }
-  return true;
 }
 
 uint64_t RegionTable::YieldOldest(const Yields& yields) {
-  // Of another tenant's than the first; the stamp; where.
-  using Candidate = std::tuple<bool, uint64_t, TenantNumber, uint64_t>;
-  std::vector<Candidate> candidates;  // a heap, the one that goes first on top
-  const auto add = [&](const StoredKey& key, const StoredRegion& region) {
-    const std::optional<uint64_t> stamp = region.versions->StampToYield(yields.held);
-    if (!stamp.has_value()) return;
-    candidates.emplace_back(yields.first != nullptr && key.tenant != yields.first->number, *stamp, key.tenant,
-                            Raw(key.id));
-    std::push_heap(candidates.begin(), candidates.end(), std::greater<>());
-  };
-  for (const StoredKey& key : Versioned()) {
-    if (yields.first_alone && key.tenant != yields.first->number) continue;
-    Shard& at = shard(key.id);
-    ReaderLock lock(&at.mu);
-    const auto it = at.regions.find(key);
-    if (it != at.regions.end() && it->second->versions != nullptr) add(key, *it->second);
-  }
   uint64_t freed = 0;
-  for (int step = 0; step < yields.steps_max && freed < yields.bytes && !candidates.empty(); ++step) {
-    std::pop_heap(candidates.begin(), candidates.end(), std::greater<>());
-    const StoredKey key{RegionId{std::get<3>(candidates.back())}, std::get<2>(candidates.back())};
-    candidates.pop_back();
-    Shard& at = shard(key.id);
+  for (int step = 0; step < yields.steps_max && freed < yields.bytes; ++step) {
+    bool held = yields.held;
+    std::optional<TenantNumber> first;
+    if (yields.first != nullptr) first = yields.first->number;
+    std::optional<StoredKey> key = first.has_value() ? versioned_.Oldest({.of = first, .held = held}) : std::nullopt;
+    if (!key.has_value() && !yields.first_alone) key = versioned_.Oldest({.not_of = first, .held = held});
+    if (!key.has_value()) break;
+    Count(&looked_at_);
+    Shard& at = shard(key->id);
     WriterLock lock(&at.mu);
-    const auto it = at.regions.find(key);
+    const auto it = at.regions.find(*key);
     if (it == at.regions.end() || it->second->versions == nullptr) continue;
     RegionVersions* const versions = it->second->versions.get();
     const uint64_t before = versions->bytes();
-    versions->YieldStep(yields.held);
+    versions->YieldStep(held);
     freed += before - versions->bytes();
-    add(key, *it->second);
   }
   return freed;
 }

@@ -412,6 +412,33 @@ TEST_F(VersionsTableTest, AViewGrowsWhereVersionsAreInTheWay) {
   EmptyAll();
 }
 
+// --- Work is looked for where it is.
+
+TEST_F(VersionsTableTest, RegionsCostNothingWhileNothingHappensToTheirVersions) {
+  constexpr uint64_t kRegions = 2'000;
+  for (uint64_t id = 1; id <= kRegions; ++id) {
+    ASSERT_EQ(store_.Create(lease_.get(), RegionId{id}, 1, /*gc=*/true), Reason::kOk);
+    ASSERT_EQ(Seal(kOne, VersionKeep::kUntilDropped, nullptr, RegionId{id}), Reason::kOk);
+  }
+  EXPECT_TRUE(store_.StepVersions(kEver));
+  uint64_t before = store_.looked_at();
+  for (int tick = 0; tick < 10; ++tick) EXPECT_TRUE(store_.StepVersions(kEver));
+  EXPECT_EQ(store_.looked_at(), before);
+  EXPECT_TRUE(store_.YieldVersions(tenant_, kPageBytes)) << "the oldest ones";
+  EXPECT_LE(store_.looked_at() - before, 64u) << "of one turn";
+  EXPECT_EQ(Numbers(RegionId{1}), Versions{});
+  EXPECT_EQ(Numbers(RegionId{kRegions}), Versions{kOne});
+  // Nor as orphans that wait for nothing.
+  EndLease(1);
+  EXPECT_TRUE(store_.StepVersions(kEver));
+  before = store_.looked_at();
+  for (int tick = 0; tick < 10; ++tick) {
+    clock_.AdvanceMs(1'000);
+    EXPECT_TRUE(store_.StepVersions(kEver));
+  }
+  EXPECT_EQ(store_.looked_at(), before);
+}
+
 // --- Lists.
 
 TEST_F(VersionsTableTest, ListsGoOnWhereTheyHaveEnded) {
