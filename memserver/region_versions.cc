@@ -24,7 +24,7 @@ std::unique_ptr<RegionVersions> RegionVersions::Make(ArenaAccount* account, Page
 RegionVersions::~RegionVersions() {
   Unlink(versions_.size());
   account_->ReleaseIndex(kBytes + unlinked_.size() * BytesOfVersion());
-  AddTotals(0, -static_cast<int64_t>(bytes_));
+  AddTotals(0, -bytes_);
 }
 
 void RegionVersions::AddTotals(int64_t versions, int64_t bytes) {
@@ -33,6 +33,7 @@ void RegionVersions::AddTotals(int64_t versions, int64_t bytes) {
     if (totals == nullptr) continue;
     totals->versions.fetch_add(versions, std::memory_order_relaxed);
     totals->bytes.fetch_add(bytes, std::memory_order_relaxed);
+    if (is_barred_) totals->held_bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
 }
 
@@ -47,7 +48,13 @@ void RegionVersions::Unname(Version* version) {
 
 void RegionVersions::NoteAge() {
   const std::optional<uint64_t> stamp = StampToYield(/*held=*/true);
-  place_.SetAge(stamp, stamp.has_value() && !StampToYield(/*held=*/false).has_value());
+  const bool was_barred = is_barred_;
+  is_barred_ = stamp.has_value() && !StampToYield(/*held=*/false).has_value();
+  place_.SetAge(stamp, is_barred_);
+  if (is_barred_ == was_barred) return;
+  for (VersionTotals* const totals : {server_totals_, tenant_totals_}) {
+    if (totals != nullptr) totals->held_bytes.fetch_add(is_barred_ ? bytes_ : -bytes_, std::memory_order_relaxed);
+  }
 }
 
 void RegionVersions::NoteYield(VersionNumber number) {

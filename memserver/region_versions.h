@@ -159,7 +159,7 @@ class RegionVersions {
   uint64_t pages() const { return pages_; }
   uint64_t chunks() const { return chunks_; }
   // The bytes of all of them, as VersionTotals has it.
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return static_cast<uint64_t>(bytes_); }
 
  private:
   struct Version {
@@ -205,7 +205,7 @@ class RegionVersions {
   void ReleaseOne(Version* version, LeaseId lease);
   void Unname(Version* version);
   void NoteYield(VersionNumber number);
-  // The oldest version may be another one, or held or not.
+  // The oldest version may be another one, or held, or not held any more.
   void NoteAge();
   void AddTotals(int64_t versions, int64_t bytes);
   void Free(Version* version, const PageEntry& entry);
@@ -238,7 +238,8 @@ class RegionVersions {
   VersionNumber yielded_{};
   uint64_t pages_ = 0;
   uint64_t chunks_ = 0;
-  uint64_t bytes_ = 0;
+  int64_t bytes_ = 0;
+  bool is_barred_ = false;            // its oldest version is held
   size_t nameless_ = 0;               // of versions_
   std::vector<VersionPtr> versions_;  // the oldest first
   std::vector<VersionPtr> unlinked_;

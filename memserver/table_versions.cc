@@ -172,7 +172,10 @@ uint64_t RegionTable::YieldOldest(const Yields& yields) {
     std::optional<TenantNumber> first;
     if (yields.first != nullptr) first = yields.first->number;
     std::optional<StoredKey> key = first.has_value() ? versioned_.Oldest({.of = first, .held = held}) : std::nullopt;
-    if (!key.has_value() && !yields.first_alone) key = versioned_.Oldest({.not_of = first, .held = held});
+    if (!key.has_value() && !yields.first_alone) {
+      held = yields.held && !first.has_value();  // one that another tenant holds stays
+      key = versioned_.Oldest({.not_of = first, .held = held});
+    }
     if (!key.has_value()) break;
     Count(&looked_at_);
     Shard& at = shard(key->id);
@@ -188,7 +191,8 @@ uint64_t RegionTable::YieldOldest(const Yields& yields) {
 }
 
 bool RegionTable::YieldVersions(const Tenant& tenant, uint64_t bytes) {
-  const uint64_t all = counters_.versions.yieldable_bytes();
+  const uint64_t stored = counters_.versions.yieldable_bytes();
+  const uint64_t all = stored - std::min(stored, counters_.versions.BarredFrom(tenant.versions));
   if (all == 0) return false;
   const uint64_t left_bytes = tenant.account.left_bytes();
   const uint64_t free_bytes = arena_->usage().free_bytes;
