@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMSERVER_REGION_LISTS_H_
 #define NRAM_MEMSERVER_REGION_LISTS_H_
 
-// The ids of regions in order, by lease and by tenant: a look at the regions of one costs what that one has. Their
-// locks are taken after a shard's. The memory of an entry is charged by the caller.
+// The ids of regions in order, by lease and by tenant: a look at the regions of one costs nothing for those of others.
+// The locks here are taken after a shard's. The caller charges the memory of an entry.
 
 #include <cstddef>
 #include <cstdint>

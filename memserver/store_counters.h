@@ -12,8 +12,7 @@ struct VersionTotals {
   std::atomic<int64_t> versions{0};  // that have a name
   // The bytes that they take and would give if all yielded: the frames of their deltas, and a little for each.
   std::atomic<int64_t> bytes{0};
-  // Of these, the bytes of regions whose oldest version is held: they yield to their own tenant and the donor alone.
-  std::atomic<int64_t> held_bytes{0};
+  std::atomic<int64_t> held_bytes{0};  // of regions whose oldest version is held: not for other tenants
   std::atomic<uint64_t> seals{0}, yielded{0};  // so far
 
   uint64_t yieldable_bytes() const { return static_cast<uint64_t>(std::max<int64_t>(bytes, 0)); }
