@@ -1,6 +1,7 @@
 #include "memserver/versioned_regions.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace nram {
 
