@@ -373,6 +373,7 @@ void ControlService::FillCapacity(const Tenant* tenant, v1::Capacity* capacity) 
   // Memory that others may still take is not free for this tenant, but donated all the same.
   uint64_t free_bytes = all_free;
   if (tenant != nullptr) {
+    free_bytes -= std::min(free_bytes, core_->store().counters().versions.BarredFrom(tenant->versions));
     const uint64_t left_bytes = tenant->account.left_bytes();
     const uint64_t own = std::min(tenant->versions.yieldable_bytes(), ArenaAccount::kNoLimit - left_bytes);
     free_bytes = std::min(free_bytes, left_bytes + own);

@@ -334,7 +334,8 @@ void MemServer::CollectorLoop() {
   while (!stopping_) {
     mu_.Unlock();
     const int64_t lease_now_ns = clock_->NowNs();
-    LogEnded(core_->Tick(lease_now_ns, MonotonicNs()));
+    const int64_t worked_ns = ThreadWorkedNs();
+    LogEnded(core_->Tick(lease_now_ns, MonotonicNs(), worked_ns));
     core_->store().FreeSome(DeadlineAfterMs(kFreeMs));
     ++rounds;
     ReleaseIndexMemory();

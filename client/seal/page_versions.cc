@@ -151,15 +151,38 @@ void PageVersions::Stored(uint64_t first_page, PageBits pages, uint64_t first_co
   }
 }
 
+PageBits PageVersions::DoubtedHolesLocked(uint64_t first_page, PageBits pages) {
+  PageBits written = 0;  // by changes in doubt
+  for (Doubt& doubt : DoubtsLocked().list) {
+    if (doubt.first_counter != 0) {
+      written |= Shifted(doubt.pages, doubt.first_page, first_page);
+    } else {
+      doubt.pages &= ~Shifted(pages, first_page, doubt.first_page);  // this one is newer, and makes the same
+    }
+  }
+  std::erase_if(doubts_->list, [](const Doubt& doubt) { return doubt.pages == 0; });
+  PageBits doubted = pages & written;
+  for (PageBits rest = pages & ~written; rest != 0; rest &= rest - 1) {
+    // A hole that becomes a hole is not in doubt, nor is a page of which anything or nothing is believed.
+    const int i = std::countr_zero(rest);
+    if (FindLocked(first_page + static_cast<uint64_t>(i)) >= kFirstVersion) doubted |= PageBits{1} << i;
+  }
+  return doubted;
+}
+
 void PageVersions::Doubted(uint64_t first_page, PageBits pages, uint64_t first_counter) {
-  if (pages == 0) return;
   GateLock lock(&mu_);
+  if (first_counter == 0) pages = DoubtedHolesLocked(first_page, pages);
+  if (pages == 0) return;
   Doubts& doubts = DoubtsLocked();
   // It was sent before, and is in doubt still.
   if (first_counter != 0) {
     std::erase_if(doubts.list, [&](const Doubt& doubt) { return doubt.first_counter == first_counter; });
   }
-  if (doubts.list.size() < kDoubtsMax) {
+  const auto writes = std::count_if(doubts.list.begin(), doubts.list.end(),
+                                    [](const Doubt& doubt) { return doubt.first_counter != 0; });
+  // Holes need no bound of their own: a page that was written is in one of them at most.
+  if (first_counter == 0 || static_cast<size_t>(writes) < kDoubtsMax) {
     doubts.list.push_back({first_page, pages, first_counter, ++doubts.last_number});
     return;
   }

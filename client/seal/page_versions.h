@@ -79,7 +79,7 @@ class PageVersions {
  private:
   static constexpr uint64_t kRunPages = 16;
   static constexpr uint64_t kRunsPerSpan = kPagesPerSpan / kRunPages;
-  static constexpr size_t kDoubtsMax = 1024;
+  static constexpr size_t kDoubtsMax = 1024;  // of writes
   using Run = std::array<PageVersion, kRunPages>;
   static_assert(kRunsPerSpan == 16);
 
@@ -105,6 +105,9 @@ class PageVersions {
   Span* FindSpanLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   PageVersion* SlotLocked(uint64_t page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetLocked(uint64_t page, PageVersion version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A change that makes holes is in doubt. Takes these pages out of earlier ones, and returns those that it concerns:
+  // others are holes in any case.
+  PageBits DoubtedHolesLocked(uint64_t first_page, PageBits pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Doubts& DoubtsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndDoubtsLocked(uint64_t first_page, PageBits pages, uint64_t mark = UINT64_MAX)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -91,6 +91,30 @@ TEST(PageVersionsTest, WhereDoubtsHaveNoRoomThePageIsLostUntilItIsWritten) {
   EXPECT_EQ(versions.Check(page, 2'000'000, true), Verdict::kFits);
 }
 
+TEST(PageVersionsTest, HolesInDoubtTakeNoRoomOfWrites) {
+  constexpr uint64_t kPages = 256 * kMiB / kPageBytes;
+  PageVersions versions;
+  for (uint64_t page = 0; page < kPages; page += kPagesPerMessage) versions.Stored(page, ~PageBits{0}, 1'000 + page);
+  versions.TrimDoubted(0, kPages);
+  for (int i = 0; i < 1'024; ++i) versions.TrimDoubted(7, 8);
+  const size_t bytes = versions.memory_bytes();
+  versions.TrimDoubted(kPages, 2 * kPages);  // holes already
+  EXPECT_EQ(versions.memory_bytes(), bytes);
+  versions.Doubted(kPages, 1, 2'000'000);
+  EXPECT_EQ(versions.Check(kPages, 2'000'000, true), Verdict::kFits);
+  // Each page is in doubt for itself.
+  EXPECT_EQ(versions.Check(9, 1'009, false), Verdict::kOther);
+  EXPECT_EQ(versions.Check(9, 1'009, true), Verdict::kFits);
+  EXPECT_EQ(versions.Check(9, 0, true), Verdict::kOther);
+  EXPECT_EQ(versions.Check(7, 0, false), Verdict::kFits);
+  EXPECT_EQ(versions.Check(7, 1'007, true), Verdict::kOther);
+  // A hole that comes after a write in doubt is the newest.
+  versions.Doubted(70, 1, 3'000'000);
+  versions.TrimDoubted(70, 71);
+  EXPECT_EQ(versions.Check(70, 3'000'000, false), Verdict::kOther);
+  EXPECT_EQ(versions.Check(70, 0, false), Verdict::kFits);
+}
+
 TEST(PageVersionsTest, WhatNoServerHasIsNoLongerInDoubt) {
   PageVersions versions;
   EXPECT_EQ(versions.NextTold(0), UINT64_MAX);
