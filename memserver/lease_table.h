@@ -22,6 +22,7 @@
 #include "base/sync.h"
 #include "base/units.h"
 #include "memserver/frame_arena.h"
+#include "memserver/landing_frames.h"
 #include "memserver/tenant.h"
 #include "proto/copies_report.h"
 
@@ -82,6 +83,7 @@ class Lease {
   const std::string client_name;
   const std::string identity;  // of the client to which it was granted first
   ArenaReservation reservation;
+  LandingShare landing;
   // Held while a Reserve is executed, so that a late one cannot change the reservation after its successor.
   Mutex reserve_mu;
   uint64_t last_order ABSL_GUARDED_BY(reserve_mu) = 0;
