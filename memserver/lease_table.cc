@@ -30,11 +30,21 @@ LeaseTable::~LeaseTable() {
   while (!leases_.empty()) ForgetLocked(leases_.begin());
 }
 
+void LeaseTable::CountUnchargedLocked(Lease* lease, int more) {
+  uncharged_count_ += more;
+  lease->tenant->uncharged_leases += more;
+}
+
+bool LeaseTable::IsWithinShareLocked(const Tenant& tenant) const {
+  if (uncharged_count_ > kUnchargedMax) return false;
+  return tenant.uncharged_leases <= std::max<size_t>(1, 3 * (kUnchargedMax - uncharged_count_));
+}
+
 bool LeaseTable::ChargeLocked(Lease* lease) {
   if (lease->charged_) return true;
   if (!lease->tenant->account.ChargeIndex(CostBytes(*lease))) return false;
   lease->charged_ = true;
-  --uncharged_count_;
+  CountUnchargedLocked(lease, -1);
   return true;
 }
 
@@ -83,7 +93,8 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(const Wish& wish) {
     auto lease = std::make_shared<Lease>(wish.tenant, wish.id, wish.client_name.substr(0, kClientNameBytesMax),
                                          wish.identity.substr(0, kIdentityBytesMax));
     it = leases_.emplace(Raw(wish.id), std::move(lease)).first;
-    if (++uncharged_count_; !ChargeLocked(it->second.get()) && uncharged_count_ > kUnchargedMax) {
+    CountUnchargedLocked(it->second.get(), 1);
+    if (!ChargeLocked(it->second.get()) && !IsWithinShareLocked(*wish.tenant)) {
       ForgetLocked(it);
       return absl::ResourceExhaustedError("the server is full: it has no room for one more client");
     }
@@ -177,11 +188,11 @@ void LeaseTable::ForgetEndedLocked() {
 }
 
 void LeaseTable::ForgetLocked(Table::iterator it) {
-  const Lease& lease = *it->second;
+  Lease& lease = *it->second;
   if (lease.charged_) {
     lease.tenant->account.ReleaseIndex(CostBytes(lease));
   } else {
-    --uncharged_count_;
+    CountUnchargedLocked(&lease, -1);
   }
   if (lease.live_) lease.tenant->leases.Give();
   leases_.erase(it);

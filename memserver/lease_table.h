@@ -120,9 +120,10 @@ class Lease {
 //
 // Thread-safe. Its lock is held for a short time: a look costs as much as there are expired leases, not leases.
 //
-// All memory of leases is accounted for. A lease is charged to its tenant when it is granted. While the arena is full,
-// kUnchargedMax leases may exist uncharged (the server's fixed part pays for them), so that clients of a full server
-// can still connect. These leases own nothing: a lease is charged before it gets a region or a reservation. Or it has
+// All memory of leases is accounted for. A lease is charged to its tenant when it is granted. While its quota or the
+// arena is full, kUnchargedMax leases may exist uncharged (the server's fixed part pays for them), so that clients of a
+// full server can still connect. A tenant has three times as many of these as are left at most, and its first one while
+// any is left: alone it cannot take all. These leases own nothing: a lease is charged before it gets a region or a reservation. Or it has
 // ended, and a lease that took a region of its over continues with its charge.
 class LeaseTable {
  public:
@@ -146,7 +147,7 @@ class LeaseTable {
 
   // Creates the lease or takes it up again. `ttl_ms` 0 asks for the usual time. `client_name` is cut at
   // kClientNameBytesMax. RESOURCE_EXHAUSTED: kLeasesMax are live, or as many of the tenant as it may have, or there is
-  // no room and kUnchargedMax are uncharged. PERMISSION_DENIED: it is another tenant's.
+  // no room and its share of kUnchargedMax is uncharged. PERMISSION_DENIED: it is another tenant's.
   struct Wish {
     Tenant* tenant = nullptr;
     LeaseId id{};
@@ -204,6 +205,10 @@ class LeaseTable {
     return kLeaseBytes + lease.client_name.size() + lease.identity.size();
   }
   bool ChargeLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The lease becomes, or ceases to be, one that is not charged.
+  void CountUnchargedLocked(Lease* lease, int more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The tenant has as many uncharged leases as it may have, or fewer.
+  bool IsWithinShareLocked(const Tenant& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The lease has a new time of its end.
   void ListLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -87,6 +87,7 @@ struct Tenant {
   Quota connections;       // of the data plane
   Quota calls;             // control calls under way
   VersionTotals versions;  // of its regions
+  size_t uncharged_leases = 0;  // guarded by the lease table's lock
   LandingShare landing;
   std::atomic<int64_t> landing_waited_ns{0};  // when a connection of it last waited for landing frames
 };
