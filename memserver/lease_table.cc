@@ -106,6 +106,7 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(const Wish& wish) {
   ListLocked(lease);
   if (begins) {
     lease->term_ = ++terms_;
+    lease->refused = false;
     arena_->OpenReservation(&lease->reservation);
     lease->live_ = true;
     share.Keep();
@@ -119,8 +120,11 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Renew(const Tenant& tenant, L
   if (it == leases_.end() || it->second->tenant != &tenant || !it->second->live()) {
     return absl::NotFoundError("no such live lease: it ended or the server restarted");
   }
-  it->second->expires_ns_ = NowLocked() + it->second->ttl_ms_ * kNsPerMs;
-  ListLocked(it->second.get());  // Hold may have listed it for later
+  Lease* const lease = it->second.get();
+  const int64_t end_ns = NowLocked() + lease->ttl_ms_ * kNsPerMs;
+  // A ping may come before the refused client's connection is closed.
+  lease->expires_ns_ = lease->refused ? std::max(lease->expires_ns_, end_ns) : end_ns;
+  ListLocked(lease);  // Hold may have listed it for later
   return it->second;
 }
 
@@ -199,10 +203,13 @@ void LeaseTable::ForgetLocked(Table::iterator it) {
 }
 
 void LeaseTable::Unname(Lease* lease) {
-  // A thread that ends the lease after this finds that no region names it.
-  if (lease->regions.fetch_sub(1) > 1 || lease->live()) return;
+  // A thread that ends or holds the lease after this finds that no region names it.
+  if (lease->regions.fetch_sub(1) > 1 || (lease->live() && !lease->refused)) return;
   MutexLock lock(&mu_);
-  NoteEndingLocked(lease);
+  if (!lease->live()) return NoteEndingLocked(lease);
+  if (!lease->refused) return;
+  lease->expires_ns_ = std::min(lease->expires_ns_, NowLocked());
+  ListLocked(lease);
 }
 
 void LeaseTable::Extend(int64_t ns) {
@@ -217,9 +224,21 @@ void LeaseTable::Extend(int64_t ns) {
 }
 
 void LeaseTable::Hold(absl::FunctionRef<bool(const Lease& lease)> is_refused, int64_t ns) {
+  std::vector<std::shared_ptr<Lease>> live;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [id, lease] : leases_) {
+      if (lease->live()) live.push_back(lease);
+    }
+  }
+  // A judgement compares an identity with thousands of rules.
+  std::erase_if(live, [&](const std::shared_ptr<Lease>& lease) {
+    lease->refused = is_refused(*lease);
+    return !lease->refused;
+  });
   MutexLock lock(&mu_);
-  for (const auto& [id, lease] : leases_) {
-    if (!lease->live() || !is_refused(*lease)) continue;
+  for (const std::shared_ptr<Lease>& lease : live) {
+    if (!lease->live() || lease->regions == 0) continue;
     lease->expires_ns_ = std::max(lease->expires_ns_, NowLocked() + ns);
     ListLocked(lease.get());
   }

@@ -92,6 +92,7 @@ class Lease {
   std::atomic<bool> expendable{false};
   std::atomic<int64_t> regions{0};    // regions that name this lease; only LeaseTable::Unname lowers it
   std::atomic<bool> may_hold{false};  // versions of regions may be held by it
+  std::atomic<bool> refused{false};   // by the last Hold
 
  private:
   friend class LeaseTable;
@@ -163,8 +164,9 @@ class LeaseTable {
   std::shared_ptr<Lease> Find(LeaseId id) const;
   // Ends the lease now: frees its reservation. Null if there was no such live lease of the tenant (null: of any).
   std::shared_ptr<Lease> End(LeaseId id, const Tenant* tenant = nullptr);
-  // Live leases whose clients may not renew them any more end in `ns` at the earliest: until then a mistake in the
-  // rules can be mended.
+  // Live leases with regions, whose clients may not renew them any more, end in `ns` at the earliest: until then a
+  // mistake in the rules can be mended. Such a lease ends with its last region, and its reservation with it. Leases
+  // without regions end in their usual time. `is_refused` is called without the table's lock.
   void Hold(absl::FunctionRef<bool(const Lease& lease)> is_refused, int64_t ns);
   int64_t NowNs() const { return clock_->NowNs(); }
   // Ends the leases whose time is up, and returns them. Forgets ended leases that own nothing. `now_ns`: by the clock.

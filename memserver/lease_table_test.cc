@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -156,6 +157,69 @@ TEST_F(LeaseTableTest, WhoIsRenewedBetweenAStopAndItsNoticeGetsNoMoreThanATerm) 
   EXPECT_TRUE(leases_.EndExpired().empty());
   clock_.AdvanceMs(2);
   EXPECT_EQ(leases_.EndExpired().size(), 2);
+}
+
+// A renewal, a ping or a hello of any client that comes while thousands of rules are compared.
+TEST_F(LeaseTableTest, LeasesAreJudgedWithoutTheTablesLock) {
+  const auto lease = Grant(1);
+  ASSERT_TRUE(CreateRegion(lease.get(), 1).ok());
+  int judged = 0;
+  leases_.Hold(
+      [&](const Lease&) {
+        ++judged;
+        std::thread other([&] {
+          EXPECT_TRUE(leases_.Renew(tenant_, LeaseId{1}).ok());
+          EXPECT_EQ(leases_.live_count(), 1);
+        });
+        other.join();  // would never return if the judgement held the lock
+        return true;
+      },
+      3'600 * kNsPerSecond);
+  EXPECT_EQ(judged, 1);
+  clock_.AdvanceMs(3'599'000);
+  EXPECT_TRUE(leases_.EndExpired().empty());
+}
+
+TEST_F(LeaseTableTest, WhatARefusedClientHasEndsWithItsLastRegion) {
+  constexpr int64_t kHoldNs = 3'600 * kNsPerSecond;
+  constexpr uint64_t kPages = 100;
+  std::vector<std::shared_ptr<Lease>> leases;
+  for (uint64_t id = 1; id <= 3; ++id) {
+    leases.push_back(Grant(id));
+    ASSERT_TRUE(arena_->Reserve(kPages, &leases.back()->reservation));
+  }
+  const uint64_t reserved_bytes = arena_->usage().reserved_bytes / 3;
+  for (uint64_t region = 1; region <= 4; ++region) {
+    ASSERT_TRUE(CreateRegion(leases[region <= 2 ? 0 : 1].get(), region).ok());
+  }
+  leases_.Hold([](const Lease&) { return true; }, kHoldNs);
+  clock_.AdvanceMs(10'001);
+  auto ended = leases_.EndExpired();
+  ASSERT_EQ(ended.size(), 1);
+  EXPECT_EQ(ended[0], leases[2]) << "it has no region";
+  EXPECT_EQ(arena_->usage().reserved_bytes, 2 * reserved_bytes);
+  // An operator destroys regions.
+  const auto destroy = [&](uint64_t region) {
+    ASSERT_TRUE(*store_.DestroyByControl(LeaseId{0}, {RegionId{region}, 0}, true));
+    ended = leases_.EndExpired();
+  };
+  destroy(1);
+  EXPECT_TRUE(ended.empty()) << "the lease has another region";
+  destroy(2);
+  ASSERT_EQ(ended.size(), 1);
+  EXPECT_EQ(ended[0], leases[0]);
+  EXPECT_EQ(arena_->usage().reserved_bytes, reserved_bytes);
+  // A ping that was on its way does not shorten the time to mend the rules.
+  ASSERT_TRUE(leases_.Renew(tenant_, LeaseId{2}).ok());
+  clock_.AdvanceMs(10'001);
+  EXPECT_TRUE(leases_.EndExpired().empty());
+  // After that, the lease stays with regions or without.
+  leases_.Hold([](const Lease&) { return false; }, kHoldNs);
+  ASSERT_TRUE(leases_.Renew(tenant_, LeaseId{2}).ok());
+  destroy(3);
+  destroy(4);
+  EXPECT_TRUE(ended.empty());
+  EXPECT_EQ(arena_->usage().reserved_bytes, reserved_bytes);
 }
 
 TEST_F(LeaseTableTest, AnEndedLeaseIsForgottenWhenNobodyHoldsIt) {
