@@ -129,19 +129,29 @@ bool ControlService::ReservePages(uint64_t pages, Lease* lease) {
 absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequest& request, v1::LeaseReply* reply) {
   const auto lease = core_->leases().Renew(*caller.tenant, LeaseId{request.lease_id()});
   if (!lease.ok()) return lease.status();
-  MutexLock lock(&(*lease)->reserve_mu);
+  // The other one may take a second, for which this one must not hold a thread.
+  if (!(*lease)->reserve_mu.TryLock()) {
+    return absl::UnavailableError("another reservation of this lease is under way: try again");
+  }
+  const absl::Status status = ReserveLocked(caller, request, lease->get(), reply);
+  (*lease)->reserve_mu.Unlock();
+  return status;
+}
+
+absl::Status ControlService::ReserveLocked(const Caller& caller, const v1::ReserveRequest& request, Lease* lease,
+                                           v1::LeaseReply* reply) {
   if (request.order() != 0 && !NRAM_PLANTED(late_reserve_executed)) {
-    if (request.term() != (*lease)->term() || request.order() <= (*lease)->last_order) {
+    if (request.term() != lease->term() || request.order() <= lease->last_order) {
       return absl::AbortedError("a later request was executed first, or the lease has begun anew");
     }
-    (*lease)->last_order = request.order();
+    lease->last_order = request.order();
   }
   FrameArena& arena = core_->arena();
   if (request.pages() < 0) {
-    arena.Unreserve(0 - static_cast<uint64_t>(request.pages()), &(*lease)->reservation);
+    arena.Unreserve(0 - static_cast<uint64_t>(request.pages()), &lease->reservation);
   } else if (core_->draining()) {
     return absl::FailedPreconditionError("the server is draining and accepts no new pages");
-  } else if (!ReservePages(static_cast<uint64_t>(request.pages()), lease->get())) {
+  } else if (!ReservePages(static_cast<uint64_t>(request.pages()), lease)) {
     const uint64_t free_bytes = arena.usage().free_bytes;
     const uint64_t left_bytes = caller.tenant->account.left_bytes();
     return absl::ResourceExhaustedError(
@@ -149,7 +159,7 @@ absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequ
                      FormatByteSize(std::min(free_bytes, left_bytes)), " are free",
                      left_bytes < free_bytes ? absl::StrCat(" in the quota of ", caller.tenant->name) : ""));
   }
-  FillLease(**lease, reply);
+  FillLease(*lease, reply);
   return absl::OkStatus();
 }
 
