@@ -1,6 +1,10 @@
 #include "memserver/control_service.h"
 
+#include <openssl/sha.h>
+
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -35,6 +39,17 @@ absl::Status CheckName(const std::string& name) {
 absl::Status CheckSeal(const std::string& manifest) {
   if (manifest.size() <= RegionManifest::kSealBytesMax) return absl::OkStatus();
   return absl::InvalidArgumentError("a seal's manifest has at most 16 KiB");
+}
+
+// The number of a client in figures. It is the same on all servers, so that a client's reports count once. A client that
+// sees it cannot make a report that has it: the number that the other one has chosen does not follow from it.
+uint64_t PublicNumber(const Tenant& tenant, uint64_t client) {
+  const std::string secret = absl::StrCat(tenant.name, "/", client);
+  std::array<uint8_t, SHA256_DIGEST_LENGTH> digest;
+  SHA256(reinterpret_cast<const uint8_t*>(secret.data()), secret.size(), digest.data());
+  uint64_t number;
+  memcpy(&number, digest.data(), sizeof number);
+  return std::max<uint64_t>(number, 1);
 }
 
 void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
@@ -320,7 +335,17 @@ absl::Status ControlService::ListChanges(const Caller& caller, const v1::ListCha
   return absl::OkStatus();
 }
 
-absl::Status ControlService::GetStatistics(const Caller&, const v1::GetStatisticsRequest&, v1::Statistics* reply) {
+void ControlService::FillCopies(const Caller& caller, v1::Statistics* reply) const {
+  const Tenant* const of = caller.sees_others ? nullptr : caller.tenant;
+  for (const std::shared_ptr<Lease>& lease : core_->leases().WithCopies(kCopiesMax, of)) {
+    CopiesReport told = lease->copies();
+    told.client = PublicNumber(*lease->tenant, told.client);
+    told.reserved_bytes = core_->arena().left_bytes(lease->reservation);
+    ToMessage(told, reply->add_copies());
+  }
+}
+
+absl::Status ControlService::GetStatistics(const Caller& caller, const v1::GetStatisticsRequest&, v1::Statistics* reply) {
   const StoreCounters& counters = core_->store().counters();
   const Surroundings around = look_around_();
   reply->set_incarnation(core_->incarnation());
@@ -354,7 +379,7 @@ absl::Status ControlService::GetStatistics(const Caller&, const v1::GetStatistic
   reply->set_versions(static_cast<uint64_t>(std::max<int64_t>(counters.versions.versions, 0)));
   reply->set_version_bytes(counters.versions.yieldable_bytes());
   reply->set_versions_yielded(counters.versions.yielded);
-  for (const CopiesReport& copies : core_->leases().Copies(kCopiesMax)) ToMessage(copies, reply->add_copies());
+  FillCopies(caller, reply);
   return absl::OkStatus();
 }
 

@@ -20,6 +20,7 @@ struct Caller {
   Tenant* tenant = nullptr;
   std::string identity;
   std::string role;
+  bool sees_others = false;  // what clients of other tenants have told of their copies
 };
 
 // The caller's right to a request was checked before (access.h). A tenant sees and changes only its own data.
@@ -61,6 +62,7 @@ class ControlService {
   void FillLease(const Lease& lease, v1::LeaseReply* reply) const;
   absl::Status ReserveLocked(const Caller& caller, const v1::ReserveRequest& request, Lease* lease,
                              v1::LeaseReply* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lease->reserve_mu);
+  void FillCopies(const Caller& caller, v1::Statistics* reply) const;
   // Versions yield where that helps. False: there is no room.
   bool ReservePages(uint64_t pages, Lease* lease);
 

@@ -34,8 +34,8 @@ bool LandingFrames::Take(size_t count, FrameLoc* frames, const LandingTaker& tak
   MutexLock lock(&mu_);
   if (!MayTakeLocked(count, taker)) return false;
   if (taker.tenant != nullptr) {
-    taker.tenant->held_ += count;
-    taker.lease->held_ += count;
+    taker.tenant->held_ += static_cast<uint32_t>(count);
+    taker.lease->held_ += static_cast<uint32_t>(count);
   }
   std::copy(stock_.end() - count, stock_.end(), frames);
   stock_.resize(stock_.size() - count);
@@ -58,8 +58,8 @@ void LandingFrames::Give(const FrameLoc* frames, size_t count, const LandingTake
   CHECK_LE(stock_.size() + count, size_);
   if (taker.tenant != nullptr) {
     CHECK(taker.tenant->held_ >= count && taker.lease->held_ >= count);
-    taker.tenant->held_ -= count;
-    taker.lease->held_ -= count;
+    taker.tenant->held_ -= static_cast<uint32_t>(count);
+    taker.lease->held_ -= static_cast<uint32_t>(count);
   }
   stock_.insert(stock_.end(), frames, frames + count);
   // A frame that a write has displaced must not go to a page that the compactor has passed.

@@ -14,7 +14,7 @@ namespace nram {
 class LandingShare {
  private:
   friend class LandingFrames;
-  size_t held_ = 0;
+  uint32_t held_ = 0;
 };
 
 // The shares that frames count in while they are out, and whether a page fault waits for them. Without shares: the

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/plant.h"
 
@@ -281,17 +282,23 @@ std::vector<std::shared_ptr<Lease>> LeaseTable::Expendable() const {
   return expendable;
 }
 
-std::vector<CopiesReport> LeaseTable::Copies(size_t most) const {
-  MutexLock lock(&mu_);
-  std::vector<CopiesReport> copies;
-  for (const auto& [end_ns, id] : by_end_) {
-    if (copies.size() >= most) break;
-    const auto it = leases_.find(id);
-    if (it == leases_.end()) continue;
-    const CopiesReport told = it->second->copies();
-    if (told.client != 0) copies.push_back(told);
+std::vector<std::shared_ptr<Lease>> LeaseTable::WithCopies(size_t most, const Tenant* of) const {
+  // With their turns: each tenant's first one, then each tenant's second one, and so on.
+  std::vector<std::pair<size_t, std::shared_ptr<Lease>>> turns;
+  {
+    MutexLock lock(&mu_);
+    absl::flat_hash_map<const Tenant*, size_t> told;
+    for (const auto& [end_ns, id] : by_end_) {
+      const auto it = leases_.find(id);
+      if (it == leases_.end() || (of != nullptr && it->second->tenant != of)) continue;
+      if (it->second->copies().client != 0) turns.emplace_back(told[it->second->tenant]++, it->second);
+    }
   }
-  return copies;
+  absl::c_stable_sort(turns, [](const auto& a, const auto& b) { return a.first < b.first; });
+  turns.resize(std::min(turns.size(), most));
+  std::vector<std::shared_ptr<Lease>> leases;
+  for (auto& [turn, lease] : turns) leases.push_back(std::move(lease));
+  return leases;
 }
 
 LeaseTable::IdSet LeaseTable::LiveIds() const {

@@ -83,14 +83,14 @@ class Lease {
   const std::string client_name;
   const std::string identity;  // of the client to which it was granted first
   ArenaReservation reservation;
-  LandingShare landing;
   // Held while a Reserve is executed, so that a late one cannot change the reservation after its successor.
   Mutex reserve_mu;
   uint64_t last_order ABSL_GUARDED_BY(reserve_mu) = 0;
+  std::atomic<int64_t> regions{0};    // regions that name this lease; only LeaseTable::Unname lowers it
+  LandingShare landing;
   std::atomic<bool> used{false};  // its client has asked for more than pings
   // All that it owns can be made again: the server may destroy it when nothing else gives its donor memory.
   std::atomic<bool> expendable{false};
-  std::atomic<int64_t> regions{0};    // regions that name this lease; only LeaseTable::Unname lowers it
   std::atomic<bool> may_hold{false};  // versions of regions may be held by it
   std::atomic<bool> refused{false};   // by the last Hold
 
@@ -182,8 +182,9 @@ class LeaseTable {
 
   // Live leases whose data may be destroyed.
   std::vector<std::shared_ptr<Lease>> Expendable() const;
-  // The reports of the clients of live leases, at most `most`.
-  std::vector<CopiesReport> Copies(size_t most) const;
+  // Live leases whose clients have told of copies, `most` at most: tenants take turns. `of` (may be null): of this
+  // tenant alone.
+  std::vector<std::shared_ptr<Lease>> WithCopies(size_t most, const Tenant* of = nullptr) const;
 
   size_t live_count() const;
   // Live leases that have less than half of their time left: clients renew theirs earlier.
