@@ -70,7 +70,7 @@ void CallThreads::Run() {
     if (is_slow) ++slow_running_;
     mu_.Unlock();
     call();
-    call = nullptr;  // what it holds may take a while to go
+    call = nullptr;  // its objects may take a while to go
     mu_.Lock();
     if (is_slow) --slow_running_;
     if (--running_[tenant] == 0) running_.erase(tenant);

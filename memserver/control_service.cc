@@ -41,8 +41,8 @@ absl::Status CheckSeal(const std::string& manifest) {
   return absl::InvalidArgumentError("a seal's manifest has at most 16 KiB");
 }
 
-// The number of a client in figures. It is the same on all servers, so that a client's reports count once. A client that
-// sees it cannot make a report that has it: the number that the other one has chosen does not follow from it.
+// The number of a client in figures. It is the same on all servers, so that a client's reports count once. A client
+// that sees it cannot make a report that has it: the number that the other one has chosen does not follow from it.
 uint64_t PublicNumber(const Tenant& tenant, uint64_t client) {
   const std::string secret = absl::StrCat(tenant.name, "/", client);
   std::array<uint8_t, SHA256_DIGEST_LENGTH> digest;
@@ -345,7 +345,8 @@ void ControlService::FillCopies(const Caller& caller, v1::Statistics* reply) con
   }
 }
 
-absl::Status ControlService::GetStatistics(const Caller& caller, const v1::GetStatisticsRequest&, v1::Statistics* reply) {
+absl::Status ControlService::GetStatistics(const Caller& caller, const v1::GetStatisticsRequest&,
+                                           v1::Statistics* reply) {
   const StoreCounters& counters = core_->store().counters();
   const Surroundings around = look_around_();
   reply->set_incarnation(core_->incarnation());

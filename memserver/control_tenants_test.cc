@@ -88,11 +88,15 @@ TEST_F(ControlTenantsTest, ReportsOfTwoTenantsWithOneNumberStayTwo) {
   EXPECT_EQ(liar.made, CopiesReport::kMost) << "sums do not overflow";
   // A number that was seen cannot be told.
   Tell(second_, 2, {.client = honest.client, .in_sync = 1});
-  for (const CopiesReport& told : Told(&service_, monitor_)) EXPECT_EQ(told.client == honest.client, told.degraded == 5);
+  for (const CopiesReport& told : Told(&service_, monitor_)) {
+    EXPECT_EQ(told.client == honest.client, told.degraded == 5);
+  }
   Tell(second_, 2, {});
   Grant(first_, 3);
   Tell(first_, 3, {.client = honest.client, .in_sync = 1});
-  for (const CopiesReport& told : Told(&service_, monitor_)) EXPECT_EQ(told.client == honest.client, told.degraded == 5);
+  for (const CopiesReport& told : Told(&service_, monitor_)) {
+    EXPECT_EQ(told.client == honest.client, told.degraded == 5);
+  }
 }
 
 TEST_F(ControlTenantsTest, AllServersShowAClientByOneNumber) {

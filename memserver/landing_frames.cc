@@ -25,7 +25,7 @@ bool LandingFrames::MayTakeLocked(size_t count, const LandingTaker& taker) const
   const auto held = static_cast<int64_t>(taker.tenant->held_ + count);
   if (held <= static_cast<int64_t>(kPagesPerMessage)) return true;
   const auto left = static_cast<int64_t>(stock_.size() - count);
-  const int64_t room = (3 * left - held) / 4;  // what the tenant may still take then
+  const int64_t room = (3 * left - held) / 4;  // that the tenant may still take then
   const auto pages = static_cast<int64_t>(count);
   return room >= (taker.urgent ? pages / 2 : std::max(pages, kUrgentRoom));
 }

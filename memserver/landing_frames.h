@@ -30,9 +30,10 @@ struct LandingTaker {
 //
 // A taker with shares leaves frames for others, however long it keeps its own:
 //   A lease holds a quarter of the stock at most.
-//   A tenant holds three times what is left at most: alone, three quarters of the stock. Its first message needs no more
-//   than free frames.
-//   Of its tenant's room, a bulk message leaves as much as it takes, and kUrgentRoom at least; an urgent one half of it.
+//   A tenant holds three times as many as are left at most: alone, three quarters of the stock. Its first message needs
+//   free frames alone.
+//   Of its tenant's room, a bulk message leaves as much as it takes, and kUrgentRoom at least; an urgent one leaves
+//   half as much as it takes.
 // Thread-safe.
 class LandingFrames {
  public:

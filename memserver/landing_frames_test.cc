@@ -29,9 +29,7 @@ class LandingFramesTest : public ::testing::TestWithParam<size_t> {
     while (!held_.empty()) EndOne();
   }
 
-  LandingTaker LeaseOf(LandingShare* tenant, bool urgent = false) {
-    return {tenant, &leases_.emplace_back(), urgent};
-  }
+  LandingTaker LeaseOf(LandingShare* tenant, bool urgent = false) { return {tenant, &leases_.emplace_back(), urgent}; }
   bool Begin(size_t pages, const LandingTaker& taker) {
     Held held{{}, pages, taker};
     if (!landing_.Take(pages, held.frames.data(), taker)) return false;

@@ -87,8 +87,7 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(const Wish& wish) {
   Quota& quota = wish.tenant->leases;
   QuotaShare share(begins && quota.Take() ? &quota : nullptr);  // of a live lease
   if (begins && !share.taken()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the tenant has ", quota.limit(), " leases, its maximum"));
+    return absl::ResourceExhaustedError(absl::StrCat("the tenant has ", quota.limit(), " leases, its maximum"));
   }
   if (it == leases_.end()) {
     auto lease = std::make_shared<Lease>(wish.tenant, wish.id, wish.client_name.substr(0, kClientNameBytesMax),
@@ -283,7 +282,7 @@ std::vector<std::shared_ptr<Lease>> LeaseTable::Expendable() const {
 }
 
 std::vector<std::shared_ptr<Lease>> LeaseTable::WithCopies(size_t most, const Tenant* of) const {
-  // With their turns: each tenant's first one, then each tenant's second one, and so on.
+  // Each with its turn. The order is each tenant's first lease, then each tenant's second one, and so on.
   std::vector<std::pair<size_t, std::shared_ptr<Lease>>> turns;
   {
     MutexLock lock(&mu_);

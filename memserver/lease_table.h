@@ -124,8 +124,8 @@ class Lease {
 // All memory of leases is accounted for. A lease is charged to its tenant when it is granted. While its quota or the
 // arena is full, kUnchargedMax leases may exist uncharged (the server's fixed part pays for them), so that clients of a
 // full server can still connect. A tenant has three times as many of these as are left at most, and its first one while
-// any is left: alone it cannot take all. These leases own nothing: a lease is charged before it gets a region or a reservation. Or it has
-// ended, and a lease that took a region of its over continues with its charge.
+// any is left: alone it cannot take all. These leases own nothing: a lease is charged before it gets a region or a
+// reservation. Or it has ended, and a lease that took a region of its over continues with its charge.
 class LeaseTable {
  public:
   static constexpr size_t kLeasesMax = 4096;
