@@ -116,7 +116,10 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
       case MessageReader::Progress::kPaused:
         // If there are replies to send, it has paused for room in the reply buffer, which the next Flush makes. If the
         // session is busy, it has paused for a request that is in the middle of its steps.
-        if (reply_.used == 0 && !session_.busy()) state = State::kStarved;
+        if (reply_.used == 0 && !session_.busy()) {
+          state = State::kStarved;
+          session_.NoteWaits(now_ns);
+        }
         paused = true;
         NoteRest();
         break;

@@ -114,7 +114,8 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
       if (connection_ == nullptr) return absl::UnavailableError("the connection is gone");
       const Principal who = server_->access_->Judge(ControlConnections::IdentityOf(*connection_));
       NRAM_RETURN_IF_ERROR(Access::Check(who, action));
-      caller_ = {server_->tenants_->Of(who.tenant), who.identity, std::string(Access::RoleName(who.role))};
+      caller_ = {server_->tenants_->Of(who.tenant), who.identity, std::string(Access::RoleName(who.role)),
+                 /*sees_others=*/who.role != Role::kUser};
       Quota& calls = caller_.tenant->calls;
       share_ = QuotaShare(calls.Take() ? &calls : nullptr);
       return absl::OkStatus();

@@ -20,6 +20,7 @@ struct Caller {
   Tenant* tenant = nullptr;
   std::string identity;
   std::string role;
+  bool sees_others = false;  // what clients of other tenants have told of their copies
 };
 
 // The caller's right to a request was checked before (access.h). A tenant sees and changes only its own data.
@@ -39,6 +40,7 @@ class ControlService {
   absl::Status GrantLease(const Caller& caller, const v1::GrantLeaseRequest& request, v1::LeaseReply* reply);
   absl::Status RenewLease(const Caller& caller, const v1::RenewLeaseRequest& request, v1::LeaseReply* reply);
   absl::Status EndLease(const Caller& caller, const v1::EndLeaseRequest& request, v1::EndLeaseReply* reply);
+  // UNAVAILABLE: another Reserve of the lease is under way; nothing has changed.
   absl::Status Reserve(const Caller& caller, const v1::ReserveRequest& request, v1::LeaseReply* reply);
   absl::Status CreateRegion(const Caller& caller, const v1::CreateRegionRequest& request, v1::CreateRegionReply* reply);
   absl::Status AttachRegion(const Caller& caller, const v1::AttachRegionRequest& request, v1::AttachRegionReply* reply);
@@ -58,6 +60,9 @@ class ControlService {
   void FillCapacity(const Tenant* tenant, v1::Capacity* capacity) const;
   void FillHost(const Surroundings& around, v1::HostState* host) const;
   void FillLease(const Lease& lease, v1::LeaseReply* reply) const;
+  absl::Status ReserveLocked(const Caller& caller, const v1::ReserveRequest& request, Lease* lease,
+                             v1::LeaseReply* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lease->reserve_mu);
+  void FillCopies(const Caller& caller, v1::Statistics* reply) const;
   // Versions yield where that helps. False: there is no room.
   bool ReservePages(uint64_t pages, Lease* lease);
 

@@ -70,7 +70,8 @@ class DataServer::Worker {
   static constexpr int kEventsMax = 64;
   static constexpr int kLookAroundEvery = 16;
   static constexpr int64_t kSweepNs = kNsPerSecond;
-  // The time to move bytes for a connection that holds buffers or frames that others wait for.
+  // The time to move bytes for a connection that holds buffers or frames that others wait for, and to end a message
+  // whose frames others of its tenant wait for.
   static constexpr int64_t kHoldNs = 2 * kNsPerSecond;
 
   void Run() {
@@ -265,6 +266,10 @@ class DataServer::Worker {
       if (status.ok() && starved && raw->HoldsIdly(now_ns, kHoldNs)) {
         status = absl::DeadlineExceededError(
             absl::StrCat("no progress for ", kHoldNs / kNsPerMs, " ms in a message whose buffers others need"));
+      }
+      if (status.ok() && raw->KeepsOthersWaiting(now_ns, kHoldNs)) {
+        status = absl::DeadlineExceededError(absl::StrCat(
+            "a message not done in ", kHoldNs / kNsPerMs, " ms, or of a replaced connection, has frames others need"));
       }
       if (status.ok() && std::exchange(raw->rules, rules) != rules) status = server_->CheckStillMay(*raw);
       if (!status.ok()) stalled.emplace_back(raw, std::move(status));

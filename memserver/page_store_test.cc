@@ -24,17 +24,6 @@ std::string PageWith(ChunkMask chunks, char what) {
   return page;
 }
 
-TEST_F(PageStoreTest, LandingFramesAreLeftForOthersWhenAsked) {
-  std::vector<FrameLoc> frames(landing_.size());
-  EXPECT_FALSE(landing_.Take(landing_.size() - 63, frames.data(), /*leave=*/64));
-  ASSERT_TRUE(landing_.Take(landing_.size() - 64, frames.data(), /*leave=*/64));
-  EXPECT_FALSE(landing_.Take(1, frames.data(), /*leave=*/64));
-  FrameLoc urgent;
-  ASSERT_TRUE(landing_.Take(1, &urgent));
-  landing_.Give(&urgent, 1);
-  landing_.Give(frames.data(), landing_.size() - 64);
-}
-
 TEST_F(PageStoreTest, AgreesWithAMap) {
   std::mt19937_64 random(TestSeed());
   constexpr uint64_t kChunks = 3000;

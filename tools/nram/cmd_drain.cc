@@ -86,13 +86,17 @@ absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool sh
     }
     *left = CounterOf(*statistics, "pages");
     // Spans that hold nothing yet, but have room reserved, move too.
+    const uint64_t reserved = MovingReserved(*statistics);
     uint64_t moving = 0;
     for (const CopiesReport& client : statistics->copies) moving += client.moving;
     most = std::max(most, *left);
-    if (*left + moving < least) {
-      least = *left + moving;
+    if (*left + reserved < least) {
+      least = *left + reserved;
       moved_ns = MonotonicNs();
     }
+    // Nothing is there any more: a client that still tells of moves does not keep the operator waiting for ever.
+    const bool is_over = MonotonicNs() - moved_ns > kStuckMs * kNsPerMs;
+    if (is_over && *left == 0 && reserved == 0) moving = 0;
     if (shows && most > 0) {
       fprintf(stderr, "\r%s: %3.0f %% moved, %s left   ", name.c_str(),
               100.0 * static_cast<double>(most - *left) / static_cast<double>(most),
@@ -100,7 +104,7 @@ absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool sh
       if (*left == 0 && moving == 0) fprintf(stderr, "\n");
     }
     if (*left == 0 && moving == 0) return absl::OkStatus();
-    if (MonotonicNs() - moved_ns > kStuckMs * kNsPerMs) {
+    if (is_over) {
       if (shows) fprintf(stderr, "\n");
       return absl::FailedPreconditionError(absl::StrCat(
           name, " still holds ", FormatByteSize(*left * kPageBytes), ", and nothing has moved for ", kStuckMs / 1000,

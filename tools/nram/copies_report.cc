@@ -47,6 +47,14 @@ CopiesReport SumOfCopies(StatisticsAnswers answers) {
   return sum;
 }
 
+uint64_t MovingReserved(const ServerStatistics& server) {
+  uint64_t moving = 0;
+  for (const CopiesReport& client : server.copies) {
+    moving += std::min(client.moving, (client.reserved_bytes + kPageBytes - 1) / kPageBytes);
+  }
+  return moving;
+}
+
 nlohmann::json CopiesToJson(const CopiesReport& copies) {
   return {{"wanted", copies.wanted},     {"in_sync", copies.in_sync},
           {"degraded", copies.degraded}, {"repairing", copies.repairing},
