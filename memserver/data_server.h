@@ -108,7 +108,9 @@ class DataServer {
   UniqueFd tcp_listener_;
   UniqueFd unix_listener_;
   UniqueFd stop_event_;
-  // Connections whose handshake has ended well.
+  // Connections whose handshake has ended well. The acceptor may wait for others to give way meanwhile: beyond so many,
+  // the oldest is closed, and its client connects again.
+  static constexpr size_t kArrivedMax = 64;
   struct Arrived {
     UniqueFd fd;
     Peer peer;
