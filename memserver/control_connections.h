@@ -1,11 +1,11 @@
 #ifndef NRAM_MEMSERVER_CONTROL_CONNECTIONS_H_
 #define NRAM_MEMSERVER_CONTROL_CONNECTIONS_H_
 
-// The control plane's sockets. gRPC serves connections, but bounds neither their number nor what they send.
+// The control plane's sockets. gRPC serves connections, but bounds neither their number nor their frames.
 // ControlConnections accepts connections, asks the rules whether their identities may connect, puts the pump with its
 // frame meter between each peer and gRPC (adr/0027), knows which connections are in use, and shuts down those that give
-// way, those whose identity the rules admit no longer, and those that send too many frames. Each costs four descriptors:
-// the peer's, a socket pair, and a duplicate of gRPC's end that tells when gRPC has closed it.
+// way, those whose identity the rules admit no longer, and those that send too many frames. Each costs four
+// descriptors: the peer's, a socket pair, and a duplicate of gRPC's end that tells when gRPC has closed it.
 //
 // When the table is full, one connection gives way to a newcomer. The first rule that finds one decides:
 //   1. the oldest that has never made a call,
@@ -55,10 +55,10 @@ struct ControlConnectionsOptions {
 // Thread-safe.
 class ControlConnections {
  public:
-  // The memory of one connection in gRPC, beside the pump's: 24 KiB and 15.4 KiB a call, measured. That pays for two untaken answers of
-  // each connection, and more are not sent at once. If there are more in all, those that wait included, the connection
-  // that has most of them is cut off. (gRPC may tell late, and of many at once, that answers were taken. It could not
-  // tell a client that calls again and again from one that takes nothing, if all were sent.)
+  // The memory of one connection in gRPC, beside the pump's: 24 KiB and 15.4 KiB a call, measured. That pays for two
+  // untaken answers of each connection, and more are not sent at once. If there are more in all, those that wait
+  // included, the connection that has most of them is cut off. (gRPC may tell late, and of many at once, that answers
+  // were taken. It could not tell a client that calls again and again from one that takes nothing, if all were sent.)
   static constexpr uint64_t kConnectionBytes = 64 * kKiB;
   static constexpr size_t kUntakenPerConnection = 2;
   static constexpr size_t kUntakenSpare = 32;

@@ -221,8 +221,8 @@ TEST_F(RuledConnectionsTest, APeerThatNoRuleAdmitsHearsWhyWithoutGrpc) {
   Start("cn:other a user\n", 8);
   for (const bool by_unix : {false, true}) {
     const UniqueFd fd = Connect(by_unix);
-    const std::string call = TestGreeting(FrameScanner::Sender::kClient) +
-                             TestFrame(FrameType::kHeaders, kFlagEndHeaders, 1, "hpack");
+    const std::string call =
+        TestGreeting(FrameScanner::Sender::kClient) + TestFrame(FrameType::kHeaders, kFlagEndHeaders, 1, "hpack");
     ASSERT_EQ(send(fd.get(), call.data(), call.size(), MSG_NOSIGNAL), static_cast<ssize_t>(call.size()));
     std::string heard;
     EXPECT_TRUE(Await([&] {
@@ -256,9 +256,8 @@ TEST_F(RuledConnectionsTest, OneTenantHasHalfOfTheTable) {
     of_a.push_back(Connect(/*by_unix=*/false));
     EXPECT_TRUE(Await([&] { return served() == of_a.size(); }));
   }
-  EXPECT_TRUE(Await([&] {
-    return std::count_if(of_a.begin(), of_a.end(), [](const UniqueFd& fd) { return !IsCutOff(fd); }) == 4;
-  }));
+  EXPECT_TRUE(Await(
+      [&] { return std::count_if(of_a.begin(), of_a.end(), [](const UniqueFd& fd) { return !IsCutOff(fd); }) == 4; }));
   std::vector<UniqueFd> of_b;
   for (int i = 0; i < 4; ++i) of_b.push_back(Connect(/*by_unix=*/true));
   EXPECT_TRUE(Await([&] { return served() == 24; }));

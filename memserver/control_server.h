@@ -22,7 +22,7 @@ struct ControlServerOptions {
   std::string socket_path;            // of a Unix socket; empty: none
   size_t connections_max = 64;
   const Access* access = nullptr;    // the callers' rights; not null, and not owned
-  Handshakes* handshakes = nullptr;  // likewise, and stopped before the server goes away
+  Handshakes* handshakes = nullptr;  // not owned; stopped before the server ends
   bool has_tls = false;              // connections over TCP speak TLS
 };
 

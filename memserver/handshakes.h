@@ -2,8 +2,8 @@
 #define NRAM_MEMSERVER_HANDSHAKES_H_
 
 // The handshakes of both planes, in a room of their own (adr/0015): until it has shown a certificate, a connection
-// takes no worker's time, no connection's place, and no more memory than is bounded here. gRPC clients that may not come
-// in hear why, without gRPC (adr/0027).
+// takes no worker's time, no connection's place, and no more memory than is bounded here. gRPC clients that may not
+// come in hear why, without gRPC (adr/0027).
 
 #include <cstddef>
 #include <cstdint>
@@ -62,14 +62,14 @@ class Handshakes {
   struct Entry {
     UniqueFd fd;
     Peer peer;
-    Done done;           // null: the peer is sent away
-    absl::Status plain;  // the answer to a gRPC client without TLS
+    Done done;            // null: the peer is sent away
+    absl::Status plain;   // the answer to a gRPC client without TLS
     uint64_t number = 0;  // in the order of arrival
     int64_t deadline_ns = 0;
     std::unique_ptr<TlsHandshake> handshake;  // from the peer's first byte on; or
     std::unique_ptr<Farewell> farewell;
-    bool lingers = false;                     // refused: only until the peer has read why
-    uint32_t events = 0;                      // as registered
+    bool lingers = false;  // refused: only until the peer has read why
+    uint32_t events = 0;   // as registered
   };
 
   void Run();

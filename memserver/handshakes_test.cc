@@ -36,15 +36,16 @@ class HandshakesTest : public ::testing::Test {
   UniqueFd Arrive(const std::string& source = "10.0.0.1") {
     int ends[2];
     PCHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
-    handshakes_->Add(UniqueFd(ends[1]), {source + ":1", source},
-                     [this](UniqueFd, const Peer& peer, const TlsSession& session) {
-                       MutexLock lock(&mu_);
-                       done_.push_back(peer.source + " " + session.peer.identity());
-                     },
-                     plain_);
+    handshakes_->Add(
+        UniqueFd(ends[1]), {source + ":1", source},
+        [this](UniqueFd, const Peer& peer, const TlsSession& session) {
+          MutexLock lock(&mu_);
+          done_.push_back(peer.source + " " + session.peer.identity());
+        },
+        plain_);
     return UniqueFd(ends[0]);
   }
-  // What comes until the other end is closed.
+  // All bytes until the other end is closed.
   static std::string ReadAll(int fd) {
     std::string all;
     EXPECT_TRUE(Await([&] {

@@ -57,9 +57,15 @@ const FrameMeter::Rate& FrameMeter::RateOf(Kind kind) {
   // An honest gRPC peer: one or two HEADERS a call; a WINDOW_UPDATE for each 32 KiB or so; one PING under way at a
   // time; RST_STREAM of 16 calls that reach their deadlines, and then another connection.
   static constexpr Rate kRates[kKinds] = {
-      {"HEADERS", 32'768, 16'384}, {"WINDOW_UPDATE", 16'384, 8'192}, {"PING", 256, 64},
-      {"RST_STREAM", 64, 8},       {"SETTINGS", 64, 4},              {"empty DATA", 64, 4},
-      {"CONTINUATION", 16, 1},     {"PRIORITY", 16, 1},              {"other", 16, 1},
+      {"HEADERS", 32'768, 16'384},
+      {"WINDOW_UPDATE", 16'384, 8'192},
+      {"PING", 256, 64},
+      {"RST_STREAM", 64, 8},
+      {"SETTINGS", 64, 4},
+      {"empty DATA", 64, 4},
+      {"CONTINUATION", 16, 1},
+      {"PRIORITY", 16, 1},
+      {"other", 16, 1},
   };
   return kRates[kind];
 }

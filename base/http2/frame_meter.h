@@ -17,16 +17,26 @@ namespace nram {
 // The bytes that one peer sends on one connection. Not thread-safe. Allocates nothing but errors.
 class FrameMeter {
  public:
-  enum Kind : uint8_t { kStreams, kWindows, kPings, kResets, kSettings, kEmptyData, kContinuations, kPriorities, kOthers };
+  enum Kind : uint8_t {
+    kStreams,
+    kWindows,
+    kPings,
+    kResets,
+    kSettings,
+    kEmptyData,
+    kContinuations,
+    kPriorities,
+    kOthers
+  };
   static constexpr size_t kKinds = kOthers + 1;
-  // So many frames of a kind may come at once, and so many more each second.
+  // A peer may send `at_once` frames of a kind at once, and `each_second` more each second.
   struct Rate {
     const char* name;
     int64_t at_once;
     int64_t each_second;
   };
   static const Rate& RateOf(Kind kind);
-  // Of a header block: content of HEADERS and CONTINUATION together, and how many CONTINUATION.
+  // A header block's bytes (the content of its HEADERS and CONTINUATION frames), and the number of the latter.
   static constexpr size_t kBlockBytesMax = 16 * 1024;
   static constexpr int kBlockContinuationsMax = 8;
   static constexpr uint32_t kSettingsBytesMax = 256;

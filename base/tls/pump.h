@@ -23,10 +23,11 @@ namespace nram {
 // One thread for all connections. Thread-safe.
 class Pump {
  public:
-  // What is asked of the peer's bytes.
+  // The watch over the peer's bytes.
   struct Watch {
     std::optional<FrameMeter> meter;  // none: they may be any
-    // Called on the pump's thread when the meter has ended the connection, with its reason. Must not block. May be null.
+    // Called on the pump's thread when the meter has ended the connection, with its reason. Must not block. May be
+    // null.
     std::function<void(const absl::Status& why)> cut;
   };
 
