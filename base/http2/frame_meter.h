@@ -44,8 +44,8 @@ class FrameMeter {
   // `sender`: the peer.
   explicit FrameMeter(FrameScanner::Sender sender) : scanner_(sender) {}
 
-  // Judges the next bytes, before they are passed on. `now_ns`: of a clock that never runs back. An error says what the
-  // peer did: none of these bytes may be passed on, and the connection must be cut. INVALID_ARGUMENT: they are not
+  // Judges the next bytes, before they are passed on. `now_ns`: of a clock that never runs back. An error names the
+  // peer's fault: none of these bytes may be passed on, and the connection must be cut. INVALID_ARGUMENT: they are not
   // HTTP/2 as gRPC speaks it. RESOURCE_EXHAUSTED: too many frames.
   absl::Status Take(absl::Span<const std::byte> bytes, int64_t now_ns);
 
