@@ -36,7 +36,7 @@ std::string TakeStream(FuzzInput* input, FrameScanner::Sender sender) {
   return stream;
 }
 
-// The bytes that a meter has let through have no more frames than its bounds, as a simple reader counts them at one moment.
+// The bytes that a meter has let through have no more frames than its bounds, as a simple reader counts them.
 void CheckPassed(absl::string_view passed, FrameScanner::Sender sender) {
   if (sender == FrameScanner::Sender::kClient) passed.remove_prefix(std::min(passed.size(), kHttp2Preface.size()));
   std::array<int64_t, 256> frames{};

@@ -67,8 +67,8 @@ class Http2AttackTest : public TlsPoolFixture {
     EXPECT_TRUE(fd.ok()) << fd.status();
     return fd.ok() ? *std::move(fd) : UniqueFd();
   }
-  // Sends until the server ends the connection. `session`: null: plain. Returns how many pieces were sent, and what
-  // came meanwhile if it is plain.
+  // Sends until the server ends the connection. `session`: null: plain. Returns the number of pieces; *heard: the
+  // bytes that came meanwhile, of a plain one.
   static uint32_t Flood(int fd, const TlsSession* session, const Attack& attack, std::string* heard = nullptr) {
     Channel channel(fd, session);
     const int64_t deadline_ns = Soon();
