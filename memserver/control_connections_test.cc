@@ -4,16 +4,27 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/endpoint.h"
 #include "base/fd.h"
+#include "base/http2/frame_scanner.h"
+#include "base/http2/test_frames.h"
+#include "base/poll_until.h"
 #include "base/sync.h"
 #include "gtest/gtest.h"
+#include "memserver/access.h"
+#include "memserver/handshakes.h"
 
 namespace nram {
 namespace {
@@ -125,6 +136,133 @@ TEST_F(ControlConnectionsTest, WhoHasMostAnswersWaitingIsCutOff) {
   EXPECT_FALSE(IsCutOff(0));
   connections_.EndCall(own_call, own.began_ns);
   for (size_t i = 0; i < most; ++i) connections_.EndCall(calls[i], answers[i].began_ns);
+}
+
+TEST_F(ControlConnectionsTest, TheNewestAreCut) {
+  for (int i = 0; i < 5; ++i) Connect();
+  EXPECT_EQ(connections_.CutNewest(2), 2u);
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(IsCutOff(i), i >= 3) << i;
+  EXPECT_EQ(connections_.CutNewest(1), 1u) << "those that are going are not counted again";
+  EXPECT_TRUE(IsCutOff(2));
+  EXPECT_EQ(connections_.CutAll(), 2u);
+  EXPECT_TRUE(IsCutOff(0) && IsCutOff(1));
+}
+
+// gRPC would get 65 streams that are reset, and none of the others.
+TEST_F(ControlConnectionsTest, AFloodOfResetsIsCutOff) {
+  Connect();
+  std::string some = TestGreeting(FrameScanner::Sender::kClient);
+  const int64_t deadline_ns = DeadlineAfterMs(20'000);
+  for (uint32_t stream = 1; !IsCutOff(0) && MonotonicNs() < deadline_ns; stream += 2) {
+    (void)!send(clients_[0].get(), some.data(), some.size(), MSG_NOSIGNAL);
+    some = TestFrame(FrameType::kHeaders, kFlagEndHeaders, stream, "hpack") +
+           TestFrame(FrameType::kReset, 0, stream, "1234");
+  }
+  EXPECT_TRUE(IsCutOff(0));
+}
+
+// With rules.
+class RuledConnectionsTest : public ::testing::Test {
+ protected:
+  RuledConnectionsTest() : path_(absl::StrCat(::testing::TempDir(), "/rules.", getpid())) {}
+  ~RuledConnectionsTest() override {
+    if (connections_ == nullptr) return;
+    connections_->Stop();
+    handshakes_.Stop();
+    connections_.reset();
+  }
+  void Write(const std::string& text) { std::ofstream(path_, std::ios::trunc) << text; }
+  void Start(const std::string& rules, size_t connections_max) {
+    Write(rules);
+    auto access = Access::Create({.file = path_, .uid = geteuid(), .lets_anyone_in = true});
+    ASSERT_TRUE(access.ok()) << access.status();
+    access_ = *std::move(access);
+    ControlConnectionsOptions options;
+    options.socket_path = path_ + ".socket";
+    options.connections_max = connections_max;
+    options.limit_ms = 600'000;
+    options.handshakes = &handshakes_;
+    options.access = access_.get();
+    connections_ = std::make_unique<ControlConnections>(options, arena_.get());
+    ASSERT_TRUE(connections_->Listen().ok());
+    connections_->Start([this](int fd) {
+      MutexLock lock(&mu_);
+      served_.emplace_back(fd);
+    });
+  }
+  UniqueFd Connect(bool by_unix) {
+    Endpoint endpoint{"127.0.0.1", connections_->port(), ""};
+    if (by_unix) endpoint.path = path_ + ".socket";
+    const int64_t deadline_ns = DeadlineAfterMs(20'000);
+    auto fd = ConnectSocket(ResolveEndpoint(endpoint).value(), deadline_ns);
+    EXPECT_TRUE(fd.ok()) << fd.status();
+    return fd.ok() ? *std::move(fd) : UniqueFd();
+  }
+  bool Await(const std::function<bool()>& what) { return PollUntil(DeadlineAfterMs(20'000), 1, what); }
+  size_t served() {
+    MutexLock lock(&mu_);
+    return served_.size();
+  }
+  static bool IsCutOff(const UniqueFd& fd) {
+    pollfd look{fd.get(), POLLRDHUP, 0};
+    return poll(&look, 1, 0) == 1;
+  }
+
+  const std::string path_;
+  std::unique_ptr<FrameArena> arena_ = FrameArena::Create(64 * kMiB, kMiB).value();
+  std::unique_ptr<Access> access_;
+  Handshakes handshakes_{nullptr, {}};
+  std::unique_ptr<ControlConnections> connections_;
+  Mutex mu_;
+  std::vector<UniqueFd> served_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST_F(RuledConnectionsTest, APeerThatNoRuleAdmitsHearsWhyWithoutGrpc) {
+  Start("cn:other a user\n", 8);
+  for (const bool by_unix : {false, true}) {
+    const UniqueFd fd = Connect(by_unix);
+    const std::string call =
+        TestGreeting(FrameScanner::Sender::kClient) + TestFrame(FrameType::kHeaders, kFlagEndHeaders, 1, "hpack");
+    ASSERT_EQ(send(fd.get(), call.data(), call.size(), MSG_NOSIGNAL), static_cast<ssize_t>(call.size()));
+    std::string heard;
+    EXPECT_TRUE(Await([&] {
+      char some[1'000];
+      const ssize_t n = recv(fd.get(), some, sizeof some, 0);
+      if (n > 0) heard.append(some, static_cast<size_t>(n));
+      return n == 0;
+    }));
+    EXPECT_TRUE(absl::StrContains(heard, "may not use this server")) << heard;
+  }
+  EXPECT_EQ(served(), 0u);
+}
+
+TEST_F(RuledConnectionsTest, AChangedRuleEndsConnections) {
+  const std::string own = absl::StrCat("uid:", geteuid(), " b user\n");
+  Start("anyone a user\n" + own, 8);
+  const UniqueFd out = Connect(/*by_unix=*/false), in = Connect(/*by_unix=*/true);
+  EXPECT_TRUE(Await([&] { return served() == 2; }));
+  EXPECT_FALSE(IsCutOff(out));
+  Write("anyone - none\n" + own);
+  access_->Reload();
+  access_->Reload();
+  EXPECT_TRUE(Await([&] { return IsCutOff(out); }));
+  EXPECT_FALSE(IsCutOff(in));
+}
+
+TEST_F(RuledConnectionsTest, OneTenantHasHalfOfTheTable) {
+  Start(absl::StrCat("anyone a user\nuid:", geteuid(), " b user\n"), 8);
+  std::vector<UniqueFd> of_a;
+  for (int i = 0; i < 20; ++i) {
+    of_a.push_back(Connect(/*by_unix=*/false));
+    EXPECT_TRUE(Await([&] { return served() == of_a.size(); }));
+  }
+  EXPECT_TRUE(Await(
+      [&] { return std::count_if(of_a.begin(), of_a.end(), [](const UniqueFd& fd) { return !IsCutOff(fd); }) == 4; }));
+  std::vector<UniqueFd> of_b;
+  for (int i = 0; i < 4; ++i) of_b.push_back(Connect(/*by_unix=*/true));
+  EXPECT_TRUE(Await([&] { return served() == 24; }));
+  for (int i = 16; i < 20; ++i) EXPECT_FALSE(IsCutOff(of_a[i])) << i;
+  for (const UniqueFd& fd : of_b) EXPECT_FALSE(IsCutOff(fd));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "memserver/control_connections.h"
 #include "memserver/control_service.h"
 #include "proto/control.grpc.pb.h"
+#include "proto/grpc_log.h"
 
 namespace nram {
 namespace {
@@ -55,6 +56,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
   absl::Status Init() {
     // Protobuf would log each request that has a text that is not UTF-8.
     google::protobuf::SetLogHandler(nullptr);
+    TakeGrpcLog();
     NRAM_RETURN_IF_ERROR(connections_.Listen());
     grpc::ServerBuilder builder;
     grpc::ResourceQuota quota("nram-control");
@@ -73,6 +75,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     return absl::OkStatus();
   }
   int port() const override { return connections_.port(); }
+  size_t CutNewest(size_t most) override { return connections_.CutNewest(most); }
 
  private:
   // One call, until its answer is sent or given up.
@@ -263,8 +266,9 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const Contro
   connections.port = options.port;
   connections.socket_path = options.socket_path;
   connections.connections_max = options.connections_max;
+  connections.has_tls = options.has_tls;
   connections.handshakes = options.handshakes;
-  connections.pump = options.pump;
+  connections.access = options.access;
   auto control = std::make_unique<GrpcControlServer>(connections, options.access, core, std::move(look_around));
   NRAM_RETURN_IF_ERROR(control->Init());
   return control;

@@ -388,6 +388,7 @@ void DataServer::Accept(int listener, bool is_tcp) {
                            [this](UniqueFd done, const Peer& who, const TlsSession& session) {
                              {
                                MutexLock lock(&arrived_mu_);
+                               if (arrived_.size() == kArrivedMax) arrived_.erase(arrived_.begin());
                                arrived_.push_back({std::move(done), who, session});
                              }
                              Signal(arrived_event_.get());

@@ -15,13 +15,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/fd.h"
+#include "base/late_log.h"
 #include "base/spin.h"
 #include "base/sync.h"
 #include "memserver/access.h"
 #include "memserver/connection.h"
 #include "memserver/connection_table.h"
 #include "memserver/handshakes.h"
-#include "memserver/late_log.h"
 #include "memserver/listen.h"
 #include "memserver/session.h"
 
@@ -108,7 +108,9 @@ class DataServer {
   UniqueFd tcp_listener_;
   UniqueFd unix_listener_;
   UniqueFd stop_event_;
-  // Connections whose handshake has ended well.
+  // Connections whose handshake has ended well. The acceptor may wait for others to give way meanwhile: beyond so many,
+  // the oldest is closed, and its client connects again.
+  static constexpr size_t kArrivedMax = 64;
   struct Arrived {
     UniqueFd fd;
     Peer peer;

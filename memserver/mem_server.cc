@@ -40,10 +40,11 @@ constexpr uint64_t kGrowthBytes = 16 * kMiB;
 // an urgent worker together have four more.
 constexpr int kOtherDescriptors = 128;
 
-// The cost of certificates from the start: handshakes that are under way, and the pump for prepaid control connections.
-uint64_t TlsBytes(const ControlServerOptions& control) {
+// The cost of the edge from the start: handshakes that are under way, and the pump for prepaid control connections.
+uint64_t EdgeBytes(const ControlServerOptions& control) {
   const size_t pumped = std::min(control.connections_max, ControlConnections::kPrepaid);
-  return HandshakesOptions().most * Handshakes::kBytesEach + pumped * TlsPump::LinkBytes();
+  return (control.has_tls ? HandshakesOptions().most * Handshakes::kBytesEach : 0) +
+         pumped * Pump::LinkBytes(control.has_tls);
 }
 constexpr int kDescriptorsPerWorkers = 4;
 // In this time clients hear the demand, and begin to give.
@@ -112,7 +113,7 @@ absl::Status MemServer::Init() {
                  << FormatByteSize(host.available_bytes) << "); it may have to swap";
   }
 
-  NRAM_RETURN_IF_ERROR(InitTls());
+  NRAM_RETURN_IF_ERROR(InitHandshakes());
   DataServerOptions data;
   data.address = options_.listen == MemServerOptions::kNoTcp ? "" : options_.listen;
   data.port = options_.data_port >= 0 ? options_.data_port : options_.port == 0 ? 0 : options_.port + 1;
@@ -122,13 +123,13 @@ absl::Status MemServer::Init() {
                                ? options_.workers_per_class
                                : std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8);
   data.spin = options_.spin;
-  data.handshakes = handshakes_.get();
+  data.handshakes = HasTls() ? handshakes_.get() : nullptr;
   ControlServerOptions control;
   control.address = data.address;
   control.port = options_.port;
   control.socket_path = options_.socket_path;
   control.handshakes = handshakes_.get();
-  control.pump = pump_.get();
+  control.has_tls = HasTls();
   LimitConnections(&data, &control);
 
   const uint64_t baseline = options_.baseline_bytes_for_test >= 0
@@ -138,8 +139,7 @@ absl::Status MemServer::Init() {
   core.incarnation = RandomIncarnation();
   core.ceiling_bytes = ceiling;
   core.fixed_bytes = baseline + DataServer::FixedBytes(data) + ControlConnections::kFixedBytes + kGrowthBytes +
-                     (handshakes_ != nullptr ? TlsBytes(control) : 0) +
-                     (options_.metrics.empty() ? 0 : MetricsServer::kBytes);
+                     EdgeBytes(control) + (options_.metrics.empty() ? 0 : MetricsServer::kBytes);
   core.lease_ttl_ms = options_.lease_ttl_ms;
   core.drain = options_.drain;
   core.give_back.mode = options_.GiveBackMode();
@@ -200,12 +200,17 @@ void MemServer::LookAtRules() {
   core_->leases().Hold(is_refused, kRefusedHoldMs * kNsPerMs);
 }
 
-absl::Status MemServer::InitTls() {
-  if (options_.tls_dir.empty() || options_.listen == MemServerOptions::kNoTcp) return absl::OkStatus();
-  NRAM_ASSIGN_OR_RETURN(const TlsFiles files, TlsFiles::In(options_.tls_dir, TlsRole::kServer));
-  NRAM_ASSIGN_OR_RETURN(std::shared_ptr<TlsContext> context, TlsContext::Load(files, TlsRole::kServer));
-  pump_ = std::make_unique<TlsPump>();
+absl::Status MemServer::InitHandshakes() {
+  std::shared_ptr<TlsContext> context;
+  if (HasTls()) {
+    NRAM_ASSIGN_OR_RETURN(const TlsFiles files, TlsFiles::In(options_.tls_dir, TlsRole::kServer));
+    NRAM_ASSIGN_OR_RETURN(context, TlsContext::Load(files, TlsRole::kServer));
+  }
   HandshakesOptions handshakes;
+  // No peer comes before the rules are there.
+  handshakes.admit = [this](const TlsPeer& peer) {
+    return Access::Check(access_->Judge(peer.identity()), Action::kHello);
+  };
   handshakes.refused = [this](const Peer& peer, const absl::Status& why) {
     refusals_.Post(absl::StrCat("refusing ", peer.name, ": ", why.message()));
   };
@@ -219,9 +224,8 @@ void MemServer::LimitConnections(DataServerOptions* data, ControlServerOptions* 
   int control_max = std::clamp(options_.connections_max / 2 + 32, 64, 1024);
   const int watching = options_.metrics.empty() ? 0 : MetricsServer::kDescriptors;
   const int others = kOtherDescriptors + kDescriptorsPerWorkers * data->workers_per_class + watching;
-  // With TLS, a socket pair lies between; and handshakes have some.
-  const int each = options_.tls_dir.empty() ? 2 : 4;
-  const int shaking = options_.tls_dir.empty() ? 0 : static_cast<int>(HandshakesOptions().most);
+  constexpr int each = 4;  // as ControlConnections says
+  const auto shaking = static_cast<int>(HandshakesOptions().most);
   const auto wanted = static_cast<uint64_t>(data->connections_max + each * control_max + others + shaking);
   if (const uint64_t open_max = RaiseDescriptorLimit(wanted); open_max < wanted) {
     const int left = std::max(static_cast<int>(open_max) - others - shaking, 16);

@@ -21,13 +21,12 @@
 #include "base/host/host_memory.h"
 #include "base/host/memory_balance.h"
 #include "base/host/memory_pressure.h"
+#include "base/late_log.h"
 #include "base/metrics/figures.h"
 #include "base/sync.h"
-#include "base/tls/pump.h"
 #include "memserver/access.h"
 #include "memserver/data_server.h"
 #include "memserver/handshakes.h"
-#include "memserver/late_log.h"
 #include "memserver/options.h"
 #include "memserver/server_core.h"
 #include "memserver/surroundings.h"
@@ -84,7 +83,8 @@ class MemServer {
   absl::Status Init();
   // Which clients may come in, and how.
   absl::Status InitAccess(uint64_t connections);
-  absl::Status InitTls();
+  absl::Status InitHandshakes();
+  bool HasTls() const { return !options_.tls_dir.empty() && options_.listen != MemServerOptions::kNoTcp; }
   absl::Status InitMetrics();
   // Takes changed rules.
   void LookAtRules();
@@ -112,8 +112,7 @@ class MemServer {
   LateLog log_{[](const std::string& line) { LOG(INFO) << line; }};
   LateLog refusals_{nullptr, LateLog::kRefusalPeriodMs};
   std::unique_ptr<Access> access_;
-  uint64_t rules_version_ = 0;     // the collector's: that leases were judged by
-  std::unique_ptr<TlsPump> pump_;  // null without certificates, as the handshakes
+  uint64_t rules_version_ = 0;  // the collector's: that leases were judged by
   std::unique_ptr<Handshakes> handshakes_;
   std::unique_ptr<ServerCore> core_;
   std::unique_ptr<DataServer> data_;

@@ -64,7 +64,7 @@ MAY_SEE = {
         "swap",
     },
 }
-GRPC_ONLY_IN = {"members/etcd", "memserver", "client/transport"}
+GRPC_ONLY_IN = {"members/etcd", "memserver", "client/transport", "proto"}
 NOTES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 SOURCES = CXX + (".py", ".sh", ".proto", ".f90", ".f90.in")
@@ -108,7 +108,7 @@ def check_source(path, lines):
                 problem(path, number, f"{room} must not see tests or experiments")
         is_grpc = re.match(r"#include <(grpc|grpcpp)/", line)
         if is_grpc and room not in GRPC_ONLY_IN and not path.startswith("tests/util/"):
-            problem(path, number, "gRPC lives in memserver, client/transport and members/etcd only")
+            problem(path, number, "gRPC lives in memserver, client/transport, members/etcd and proto only")
         if re.match(r"#include <fuse", line) and not path.startswith("fsd/"):
             problem(path, number, "libfuse lives in fsd only")
     if path.endswith(".h"):

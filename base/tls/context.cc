@@ -39,6 +39,13 @@ absl::Status Unusable(const std::string& path, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
 }
 
+int64_t SecondsOf(const ASN1_TIME* time) {
+  tm parts{};
+  return ASN1_TIME_to_tm(time, &parts) == 1 ? timegm(&parts) : 0;
+}
+
+}  // namespace
+
 absl::Status CheckKeyMode(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
@@ -48,13 +55,6 @@ absl::Status CheckKeyMode(const std::string& path) {
   }
   return absl::OkStatus();
 }
-
-int64_t SecondsOf(const ASN1_TIME* time) {
-  tm parts{};
-  return ASN1_TIME_to_tm(time, &parts) == 1 ? timegm(&parts) : 0;
-}
-
-}  // namespace
 
 absl::StatusOr<TlsFiles> TlsFiles::In(const std::string& directory, TlsRole role) {
   const std::string name = role == TlsRole::kServer ? "server" : "client";

@@ -31,6 +31,9 @@ struct TlsFiles {
   static absl::StatusOr<TlsFiles> In(const std::string& directory, TlsRole role);
 };
 
+// PERMISSION_DENIED: other users may read the private key; the message says how to forbid that.
+absl::Status CheckKeyMode(const std::string& path);
+
 // Thread-safe. Looks at the files before a handshake, once a second at most, and loads them anew when they have
 // changed. Files that do not fit are not used: the last good certificates stay, and the log names the error once.
 class TlsContext {

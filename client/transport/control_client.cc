@@ -1,10 +1,8 @@
 #include "client/transport/control_client.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/http2/frame_meter.h"
 #include "base/status.h"
 #include "base/sync.h"
 #include "base/tls/pump.h"
@@ -22,6 +21,7 @@
 #include "client/transport/data_socket.h"
 #include "client/transport/shake_hands.h"
 #include "proto/control.grpc.pb.h"
+#include "proto/grpc_log.h"
 
 namespace nram {
 namespace {
@@ -168,74 +168,59 @@ class GrpcControlClient final : public ControlClient {
 
  private:
   using Stub = v1::Control::Stub;
-  // One connection; or with plain TCP whatever gRPC makes of it.
+  // One connection.
   struct Way {
     std::shared_ptr<Stub> stub;
-    std::shared_ptr<const TlsPump::Link> link;  // with TLS
-    std::shared_ptr<UniqueFd> socket;           // a Unix socket's duplicate, which tells when it ends
-    bool good() const {
-      if (socket != nullptr) {
-        pollfd end{socket->get(), POLLRDHUP, 0};
-        return poll(&end, 1, 0) == 0;
-      }
-      return stub != nullptr && (link == nullptr || !link->ended());
-    }
+    std::shared_ptr<const Pump::Link> link;
+    bool good() const { return stub != nullptr && !link->ended(); }
   };
 
   static grpc::ChannelArguments Arguments() {
     grpc::ChannelArguments args;
-    // This also bounds one attempt to connect: as long as a call has, since a busy donor may need it.
-    args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
-    args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     // Each client has a connection of its own, so that a client that hangs does not hang another.
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     args.SetMaxReceiveMessageSize(kReplyBytesMax);
+    // The probes would let servers send longer frames than the meter takes.
+    args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     return args;
   }
 
-  // gRPC cannot be held to TLS 1.3 and does not say why a server refuses it, so it gets a plain socket (adr/0015).
+  // gRPC gets a socket of the pump: it cannot be held to TLS 1.3, does not say why a server refuses it (adr/0015), and
+  // takes whatever a server sends (adr/0027).
   absl::StatusOr<Way> Dial(int64_t deadline_ns) {
-    if (endpoint_.is_unix()) return DialSocket(deadline_ns);
-    if (tls_ == nullptr) {
-      const auto credentials = grpc::InsecureChannelCredentials();
-      return Way{v1::Control::NewStub(grpc::CreateCustomChannel(codec_.server(), credentials, Arguments())), nullptr};
-    }
-    static TlsPump* const pump = new TlsPump;  // for all servers; stays until the process ends
     NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(endpoint_, deadline_ns));
     NRAM_ASSIGN_OR_RETURN(UniqueFd fd, ConnectSocket(address, deadline_ns));
-    NRAM_ASSIGN_OR_RETURN(const TlsSession session, ShakeHands(fd.get(), tls_.get(), endpoint_.host, deadline_ns));
+    std::optional<TlsSession> session;
+    if (endpoint_.is_unix()) NRAM_RETURN_IF_ERROR(CheckUnixListener(fd.get()));
+    if (tls_ != nullptr) {
+      NRAM_ASSIGN_OR_RETURN(session, ShakeHands(fd.get(), tls_.get(), endpoint_.host, deadline_ns));
+    }
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
       return ErrnoStatus(errno, "socketpair");
     }
+    static Pump* const pump = new Pump;  // for all servers; stays until the process ends
     Way way;
-    way.link = pump->Add(std::move(fd), session, UniqueFd(ends[0]));
+    way.link = pump->Add(std::move(fd), session.has_value() ? &*session : nullptr, UniqueFd(ends[0]),
+                         {FrameMeter(FrameScanner::Sender::kServer), nullptr});
     way.stub = v1::Control::NewStub(grpc::CreateCustomInsecureChannelFromFd(codec_.server(), ends[1], Arguments()));
     return way;
   }
 
   // gRPC does not check the listener.
-  absl::StatusOr<Way> DialSocket(int64_t deadline_ns) {
-    NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(endpoint_, deadline_ns));
-    NRAM_ASSIGN_OR_RETURN(UniqueFd fd, ConnectSocket(address, deadline_ns));
-    NRAM_RETURN_IF_ERROR(CheckListener(fd.get(), endpoint_.path));
+  absl::Status CheckUnixListener(int fd) {
+    NRAM_RETURN_IF_ERROR(CheckListener(fd, endpoint_.path));
     ucred peer{};
     socklen_t length = sizeof peer;
-    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return ErrnoStatus(errno, "SO_PEERCRED");
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return ErrnoStatus(errno, "SO_PEERCRED");
     // One thread dials at a time.
     if (listener_.has_value() && *listener_ != peer.uid && peer.uid != 0) {
       return absl::PermissionDeniedError(
           absl::StrCat("user ", peer.uid, " listens there now instead of user ", *listener_));
     }
     listener_ = peer.uid;
-    Way way;
-    way.socket = std::make_shared<UniqueFd>(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-    if (!way.socket->valid()) return ErrnoStatus(errno, "duplicate a socket");
-    way.stub =
-        v1::Control::NewStub(grpc::CreateCustomInsecureChannelFromFd(codec_.server(), fd.release(), Arguments()));
-    return way;
+    return absl::OkStatus();
   }
 
   absl::StatusOr<Way> GetWay(int64_t deadline_ns) {
@@ -261,10 +246,10 @@ class GrpcControlClient final : public ControlClient {
     return is_kept ? why.code() : absl::StatusCode::kUnavailable;
   }
 
-  // Says why a connection with TLS has ended, which gRPC does not know.
+  // Says why a connection has ended, which gRPC does not know.
   absl::Status Explain(const Way& way, const grpc::Status& status) const {
-    const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE && way.link != nullptr;
-    const absl::Status why = lost ? way.link->status() : absl::OkStatus();
+    const bool is_lost = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+    const absl::Status why = is_lost ? way.link->status() : absl::OkStatus();
     return why.ok() ? absl::OkStatus() : codec_.Refusal(CodeOf(why), why.message());
   }
 
@@ -278,9 +263,8 @@ class GrpcControlClient final : public ControlClient {
     if (!way.ok()) return codec_.Refusal(CodeOf(way.status()), way.status().message());
     const grpc::Status status = (way->stub.get()->*method)(&context, request, reply);
     if (status.ok()) return absl::OkStatus();
-    const bool is_gone =
-        status.error_code() == grpc::StatusCode::UNAVAILABLE && (way->link != nullptr || way->socket != nullptr);
-    if (is_gone || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+        status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       // The connection may wait for a network that was cut, long after the network is back; and gRPC cannot make a
       // connection again that it was given. The next call gets another.
       MutexLock lock(&mu_);
@@ -314,6 +298,7 @@ class GrpcControlClient final : public ControlClient {
 }  // namespace
 
 std::unique_ptr<ControlClient> ControlClient::Create(const Endpoint& endpoint, std::shared_ptr<TlsContext> tls) {
+  TakeGrpcLog();
   return std::make_unique<GrpcControlClient>(endpoint, std::move(tls));
 }
 

@@ -82,7 +82,7 @@ expect 0 "total" "$nram" df --pool="$pool" --tls-dir="$directory/bob"
 echo "cn:client a user" > "$directory/access"
 serve --tls-dir="$directory/server" --access="$directory/access"
 expect 0 "total" "$nram" df --pool="$pool" --tls-dir="$keys"
-expect 1 "cn:bob may not use this server" "$nram" df --pool="$pool" --tls-dir="$directory/bob"
+expect 1 "rules do not admit this side's certificate" "$nram" df --pool="$pool" --tls-dir="$directory/bob"
 echo "cn:bob ops operator" >> "$directory/access"
 for ((tries = 0; tries < 100; ++tries)); do
   "$nram" df --pool="$pool" --tls-dir="$directory/bob" > /dev/null 2>&1 && break
