@@ -58,6 +58,9 @@ ours() { "$nram" mount --json | jq --arg at "$directory/" '[.[] | select(.direct
 [ "$(ours)" = 0 ] || fail "mount --json lists what is not mounted"
 
 expect 0 "of network RAM. Its log:" "$nram" mount "$directory/m"
+# The pool does not end below a mount, by whichever name of the pool it was made.
+expect 1 "End them first: nram umount $directory/m. Or use --force" "$nram" down
+expect 0 "total" "$nram" df
 
 # A snapshot keeps the file's contents, and takes no room of its own.
 head -c 3000000 /dev/urandom > "$directory/m/table"
@@ -150,6 +153,7 @@ cp "$NRAM_STATE_DIR/pool" "$directory/hosts"
 (
   cd "$directory"
   expect 0 "is mounted" "$nram" mount m --pool=./hosts
+  expect 1 "nram umount $directory/m" "$nram" down
   expect 0 "" "$nram" umount m
   flock "$directory/lock" "$nram" mount m --backend=memory > /dev/null
   timeout 10 flock "$directory/lock" true || fail "the daemon holds the lock of whoever started it"

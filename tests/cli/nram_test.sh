@@ -19,7 +19,11 @@ expect 2 "from 1 to 64" "$nram" up --servers=0
 expect 2 "64M or more" "$nram" up --donate=1M
 expect 2 "--give-back: \"always\" is not accepted: expected off, idle or pressure" "$nram" up --give-back=always
 expect 2 "there is no command" "$nram" mount-all
-expect 1 "did not start" "$nram" up --donate=900000G
+expect 1 "did not start" "$nram" up --servers=1 --donate=900000G
+# Servers that fit one by one, and not together.
+memory_kib=$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)
+expect 1 "--servers=3 with --donate=$((memory_kib / 2))K is more than this machine's memory" \
+  "$nram" up --servers=3 --donate=$((memory_kib / 2))K
 [ ! -e "$NRAM_STATE_DIR/pool" ] || fail "a pool is left of one that did not start"
 
 expect 0 "The pool is up" "$nram" up --servers=3 --donate=128M
@@ -90,7 +94,7 @@ done
 expect 2 "\"lots\"" "$memserver" --donate=auto:lots-1G
 expect 2 "from 0 to 86400000" "$memserver" --donate=64M --leave-within-ms=-1
 
-# up is interrupted while its servers start: down finds the started ones.
+# up is interrupted while its servers start: nothing is left.
 mkfifo "$directory/go"
 printf '#!/bin/sh\nread go < "%s"\n' "$directory/go" > "$directory/slow-memserver"
 chmod 755 "$directory/slow-memserver"
@@ -102,11 +106,13 @@ for _ in $(seq 500); do
   [ ! -e "$NRAM_STATE_DIR/2.pid" ] || break
   sleep 0.01
 done
-kill -INT "$starting" 2> /dev/null || true
-wait "$starting" 2> /dev/null || true
-"$nram" down > /dev/null
+kill -INT "$starting"
+code=0
+wait "$starting" 2> /dev/null || code=$?
+[ "$code" -eq 130 ] || fail "an interrupted nram up: exit $code"
+[ ! -e "$NRAM_STATE_DIR" ] || fail "an interrupted nram up leaves $(ls "$NRAM_STATE_DIR")"
 left=$(pgrep -f -- "--ready-file=$NRAM_STATE_DIR/" || true)
-[ -z "$left" ] || { kill -KILL $left; fail "an interrupted nram up leaves servers that nobody finds: $left"; }
+[ -z "$left" ] || { kill -KILL $left; fail "an interrupted nram up leaves servers: $left"; }
 
 bash -n <("$nram" completion bash)
 expect 2 "which shell" "$nram" completion fish

@@ -254,6 +254,7 @@ time.sleep(1000)'
   user=$!
   while [ ! -e "$directory/filled" ]; do sleep 0.01; kill -0 "$user" || fail "the program has ended"; done
   expect 1 "must return to the memory cgroup" "$nram" swapoff
+  expect 1 "End them first: nram swapoff swap. Or use --force" "$nram" down
   stopped=$(jq .pid "$NRAM_STATE_DIR/0.pid")
   freeze "$stopped"
   expect 1 "would be lost for good" "$nram" swapoff

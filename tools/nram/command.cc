@@ -5,6 +5,7 @@
 #include <iostream>
 #include <thread>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -13,6 +14,22 @@
 #include "client/pool/pool_spec.h"
 
 namespace nram {
+namespace {
+
+// Calls `ask` for each number below `count`, many at the same time.
+void ForAllAtOnce(size_t count, absl::FunctionRef<void(size_t)> ask) {
+  // A thread for each member could be thousands; a few threads take turns.
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < std::min<size_t>(count, 32); ++t) {
+    threads.emplace_back([&] {
+      for (size_t i = next++; i < count; i = next++) ask(i);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace
 
 int ToExitCode(const absl::Status& status, absl::string_view program) {
   if (status.ok()) return 0;
@@ -69,19 +86,21 @@ std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const Poo
   if (took_ns != nullptr) took_ns->assign(members.size(), 0);
   std::vector<absl::StatusOr<ServerStatistics>> answers(members.size(), absl::UnknownError("not asked"));
   const int64_t deadline_ns = DeadlineAfterMs(kAskTimeoutMs);
-  // A thread for each member could be thousands; a few threads take turns.
-  std::atomic<size_t> next{0};
-  std::vector<std::thread> threads;
-  for (size_t t = 0; t < std::min<size_t>(members.size(), 32); ++t) {
-    threads.emplace_back([&] {
-      for (size_t i = next++; i < members.size(); i = next++) {
-        const int64_t began_ns = MonotonicNs();
-        answers[i] = members[i].control->GetStatistics(deadline_ns);
-        if (took_ns != nullptr) (*took_ns)[i] = MonotonicNs() - began_ns;
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  ForAllAtOnce(members.size(), [&](size_t i) {
+    const int64_t began_ns = MonotonicNs();
+    answers[i] = members[i].control->GetStatistics(deadline_ns);
+    if (took_ns != nullptr) (*took_ns)[i] = MonotonicNs() - began_ns;
+  });
+  return answers;
+}
+
+std::vector<absl::StatusOr<std::vector<RegionInfo>>> AskRegions(absl::Span<const PoolMember> members,
+                                                                const RegionsWish& wish) {
+  std::vector<absl::StatusOr<std::vector<RegionInfo>>> answers(members.size(), absl::UnknownError("not asked"));
+  const int64_t deadline_ns = DeadlineAfterMs(wish.timeout_ms);
+  ForAllAtOnce(members.size(), [&](size_t i) {
+    answers[i] = members[i].control->ListRegions(wish.orphans_only, wish.all_tenants, deadline_ns);
+  });
   return answers;
 }
 

@@ -111,6 +111,15 @@ absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& spec, con
 std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const PoolMember> members,
                                                             std::vector<int64_t>* took_ns = nullptr);
 
+// The regions of all members, which are asked at once; an error for a member that does not answer within `timeout_ms`.
+struct RegionsWish {
+  bool orphans_only = false;
+  bool all_tenants = false;
+  int64_t timeout_ms = kAskTimeoutMs;
+};
+std::vector<absl::StatusOr<std::vector<RegionInfo>>> AskRegions(absl::Span<const PoolMember> members,
+                                                                const RegionsWish& wish);
+
 // Whether the two ends do not trust each other: the text says which lacks what.
 inline bool IsOfTrust(const absl::Status& status) {
   return absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
