@@ -130,6 +130,47 @@ seq -f '%.0f some words that make the line longer' 1000000 1 1300000 | shuf --ra
 LC_ALL=C sort "$directory/in" > "$directory/expected"
 LC_ALL=C run -- sort -S 200M --parallel=2 "$directory/in" | cmp - "$directory/expected" || fail "sort"
 
+# A signal reaches the program once, whether it is for the command alone or for its whole group (schedulers).
+cat > "$directory/signals.py" << 'T'
+import os
+import signal
+
+memory = bytearray(64 << 20)  # more than the budget
+for at in range(0, len(memory), 4096):
+    memory[at] = 1
+reads, writes = os.pipe()
+os.set_blocking(writes, False)
+signal.set_wakeup_fd(writes)  # a byte for each call of a handler
+for number in (signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda *_: None)
+print("ready", flush=True)
+while True:
+    number = os.read(reads, 1)[0]
+    print(number, flush=True)
+    if number == signal.SIGUSR2:
+        break
+T
+mkfifo "$directory/signals"
+exec 9<> "$directory/signals"
+setsid "$nram" run --budget=24M -- python3 "$directory/signals.py" > "$directory/signals" 2> "$directory/err" 9>&- &
+runner=$!  # and its group
+told() {
+  local line=
+  read -rt 60 line <&9 || true
+  [ "$line" = "$1" ] || fail "$2: \"$line\", expected $1: $(cat "$directory/err")"
+}
+told ready "a program for signals"
+for round in 1 2 3 4 5 6 7 8; do
+  kill -USR1 -- "-$runner"
+  told 10 "a signal for the group, round $round"
+  kill -USR1 "$runner"
+  told 10 "a signal for the command, round $round"
+done
+kill -USR2 "$runner"
+told 12 "signals came more than once"
+wait "$runner" || fail "after signals: exit $?: $(cat "$directory/err")"
+exec 9>&-
+
 # No program sees zeros: the supervisor dies, the helper dies, the pool dies.
 # begin [EXERCISE MIB]
 begin() {
