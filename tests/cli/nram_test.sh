@@ -55,6 +55,22 @@ expect 2 "is not a server" "$nram" drain 'a b'
 [ "$("$nram" df --json | jq '.total.usable_bytes["2"]')" = 0 ] || fail "one host has room for two copies"
 [ "$("$nram" df --json | jq '[.donors[] | has("pretended_host")] | any')" = false ] || fail "a server pretends its host"
 
+# What cannot be written is an error, whichever command prints it.
+full() { "$@" > /dev/full; }
+for command in up down df status regions mount umount top snapshot drain swapon swapoff swaps sort run versions \
+  checkpoint restore keygen doctor bundle bench completion; do
+  expect 1 "could not be written" full "$nram" help "$command"
+done
+for words in "--help" "--version" "df" "df --json" "status" "status --json" "regions" "regions --json" "top --once" \
+  "mount" "mount --json" "swaps" "swaps --json" "completion bash" "drain --undo $server"; do
+  expect 1 "could not be written" full "$nram" $words
+done
+# Doctor may find other things, too.
+[[ $(full "$nram" doctor 2>&1 || true) == *"could not be written"* ]] || fail "doctor's output is lost in silence"
+expect 2 "did you mean drain?" "$nram" darin
+expect 2 "did you mean --servers?" "$nram" up --server=2
+expect 0 "nram " "$nram" -V
+
 # A host file, the environment, and a server that does not answer.
 sed 1d "$NRAM_STATE_DIR/pool" > "$directory/hosts"
 echo "127.0.0.1:9 # nobody" >> "$directory/hosts"

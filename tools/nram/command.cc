@@ -1,7 +1,13 @@
 #include "tools/nram/command.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <thread>
 
@@ -37,6 +43,24 @@ int ToExitCode(const absl::Status& status, absl::string_view program) {
   return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
 }
 
+int FinishOutput(int code, absl::string_view program) {
+  std::cout.flush();
+  errno = 0;
+  // The same stream below; an earlier failure has left its mark there.
+  bool failed = fflush(stdout) != 0 || ferror(stdout) != 0 || !std::cout;
+  int error = errno;
+  // Some filesystems say only at the end that they could not write.
+  if (!failed) {
+    const int copy = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    failed = copy >= 0 && close(copy) != 0;
+    error = errno;
+  }
+  if (!failed) return code;
+  std::cerr << program << ": the standard output could not be written"
+            << (error != 0 ? absl::StrCat(": ", strerror(error)) : " completely") << std::endl;
+  return code != 0 ? code : 1;
+}
+
 const std::vector<Command>& Commands() {
   static const std::vector<Command>* const commands = new std::vector<Command>{
       UpCommand(),     DownCommand(),    MountCommand(),    UmountCommand(),   DfCommand(),         StatusCommand(),
@@ -57,7 +81,8 @@ std::optional<int> ParseOrExit(ArgParser* parser, const std::string& help, Words
     return 0;
   }
   if (words == Words::kNone && !given->words.empty()) {
-    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", given->words[0], "\"")),
+    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", given->words[0], "\"\nTry '",
+                                                              parser->program(), " --help'.")),
                       parser->program());
   }
   return std::nullopt;

@@ -22,6 +22,10 @@ namespace nram {
 // Exit codes: 0 done; 1 it failed; 2 the command line is wrong. ToExitCode prints the message and chooses.
 int ToExitCode(const absl::Status& status, absl::string_view program);
 
+// Writes out what the command has printed. Returns `code`, or 1 with a message if a part of it could not be written (a
+// full disk): a reader of the output must not take a part for the whole. Called once, at the end.
+int FinishOutput(int code, absl::string_view program);
+
 // A subcommand. DefineCommand makes one of a single registration of its flags.
 struct Command {
   std::string name;
@@ -74,7 +78,7 @@ Command DefineCommand(const CommandText& text, Words words, int (*run)(Flags& fl
     flags.Register(&parser);
     Invocation given{{}, args, parser};
     const std::optional<int> code = ParseOrExit(&parser, help, words, &given);
-    return code.has_value() ? *code : run(flags, given);
+    return FinishOutput(code.has_value() ? *code : run(flags, given), program);
   };
   return command;
 }
