@@ -80,7 +80,7 @@ expect 2 "is not on the same mount" "$nram" snapshot "$directory/m/table" "$dire
 [ ! -e "$directory/then" ] || fail "a snapshot that failed leaves a file"
 rm -f "$directory/m/table"* "$directory/m/then"
 expect 1 "something is mounted there already" "$nram" mount "$directory/m"
-expect 0 "with blank is mounted" "$nram" mount "$directory/with blank" --size=16M
+expect 0 "with blank is mounted" "$nram" mount "$directory/with blank" --size=16M --no-json
 [ "$(ours)" = 2 ] || fail "mount --json does not list two"
 size_of() { df --output=size -B1 "$1" | tail -1 | tr -d " "; }
 [ "$(size_of "$directory/with blank")" = $((16 << 20)) ] || fail "df does not show the limit"
@@ -96,6 +96,21 @@ kill "$user"
 wait "$user" 2> /dev/null || true
 expect 0 "" "$nram" umount "$directory/m" "$directory/with blank"
 [ "$("$nram" df --json | jq '.total.used_bytes < 100000')" = true ] || fail "memory is still in use after umount"
+
+# A daemon that stands still: each command says so, and none waits for it for ever.
+# (A lease in the pool would end meanwhile.)
+"$nram" mount "$directory/m" --backend=memory > /dev/null
+touch "$directory/m/waits"
+daemon=$(cat "$(state_file pid)")
+freeze "$daemon"
+expect 0 "$directory/m: its daemon (pid $daemon) does not answer; \`kill -9 $daemon\` ends it" timeout 60 "$nram" mount
+timeout 60 "$nram" mount --json | jq -e --arg at "$directory/m" \
+  '.[] | select(.directory == $at) | .answers == false and (.error | contains("does not answer"))' > /dev/null ||
+  fail "mount --json of a daemon that stands still"
+expect 1 "the daemon of its filesystem does not answer" timeout 60 "$nram" snapshot "$directory/m/waits"
+kill -CONT "$daemon"
+expect 0 "$directory/m: " "$nram" mount
+expect 0 "" "$nram" umount "$directory/m"
 
 # Whether servers may destroy a mount, and whether its pages are sealed.
 expect 0 "Its pages are not sealed" "$nram" mount "$directory/m" --expendable --no-seal
