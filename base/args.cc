@@ -108,6 +108,10 @@ void ArgParser::ByteSize(absl::string_view name, uint64_t lo, uint64_t hi, uint6
   Custom(name, parse, help);
 }
 
+void ArgParser::AllowRepeats() {
+  for (Flag& flag : flags_) flag.repeated = true;
+}
+
 void ArgParser::Heading(absl::string_view text) { titles_.push_back({flags_.size(), std::string(text)}); }
 
 const ArgParser::Flag* ArgParser::Find(absl::string_view name) const {

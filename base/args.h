@@ -47,6 +47,8 @@ class ArgParser {
   // A flag that may be given several times; `parse` is called each time.
   void Repeated(absl::string_view name, std::function<absl::Status(absl::string_view)> parse,
                 const FlagHelp& help = {});
+  // Flags may be given twice; the last one counts. To be called after all are registered.
+  void AllowRepeats();
   // Stands in Table() above the flags that are registered after it.
   void Heading(absl::string_view text);
 
