@@ -24,8 +24,8 @@ struct FlagHelp {
   absl::string_view text;   // lines after the first follow a '\n'
 };
 
-// The word of `words` that a mistyped `word` probably means: of the fewest changed, missing, added or swapped characters,
-// two at most, and fewer than half of it. "": none.
+// The word of `words` that a mistyped `word` probably means: with the fewest changed, missing, added or swapped
+// characters, two at most, and fewer than half of it. "": none.
 std::string NearestWord(absl::string_view word, const std::vector<std::string>& words);
 
 // The flags of a program: one registration of each makes the program accept it, --help explain it (Table) and

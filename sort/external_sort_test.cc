@@ -322,11 +322,12 @@ TEST_F(ExternalSortTest, KeysAndFlagsMeanWhatSortMakesOfThem) {
 // Each way to compare, on lines that it is for.
 TEST_F(ExternalSortTest, EachLetterOrdersAsSortDoes) {
   Put("in",
-      "10\n9\n1e3\n-5\n+3\n0x1F\n-inf\ninf\n1e-5\n-0\n0\nword\n\n 7\n.5\n-.5\n1K\n1k\n999\n1.5M\n-2G\n-2K\n0G\n5.M\n3m\n"
+      "10\n9\n1e3\n-5\n+3\n0x1F\n-inf\ninf\n1e-5\n-0\n0\nword\n\n "
+      "7\n.5\n-.5\n1K\n1k\n999\n1.5M\n-2G\n-2K\n0G\n5.M\n3m\n"
       "JAN\nfeb\n  Mar x\nDEC\nja\nmay1\nsept\nx-1.2\nx-1.10\nx-1.9.tar.gz\nx-1.9\nx~\nx\nx.c~\nx.c\nx01\nx1\nx001a\n"
       "a-b\nab\nA b\na\x01\x62\n#a\n");
-  for (const char* const letters : {"n", "g", "h", "M", "V", "d", "i", "f", "df", "if", "hf", "Vf", "Vd", "gr", "hr",
-                                    "Mr", "Vr", "bM", "bh", "su", "gu", "hu", "Mu", "Vu", "du"}) {
+  for (const char* const letters : {"n",  "g",  "h",  "M",  "V",  "d",  "i",  "f",  "df", "if", "hf", "Vf", "Vd",
+                                    "gr", "hr", "Mr", "Vr", "bM", "bh", "su", "gu", "hu", "Mu", "Vu", "du"}) {
     SCOPED_TRACE(letters);
     SortOptions options = Options();
     OrderOptions& order = options.order;

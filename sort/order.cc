@@ -66,11 +66,10 @@ absl::StatusOr<KeyHow> HowOf(const OrderOptions& options) {
                : options.printable ? KeyHow::Ignore::kUnprintable
                                    : KeyHow::Ignore::kNothing;
   int kinds = 0;
-  for (const auto& [on, kind] : {std::pair(options.numeric, KeyHow::Kind::kNumeric),
-                                 std::pair(options.general, KeyHow::Kind::kGeneral),
-                                 std::pair(options.human, KeyHow::Kind::kHuman),
-                                 std::pair(options.month, KeyHow::Kind::kMonth),
-                                 std::pair(options.version, KeyHow::Kind::kVersion)}) {
+  for (const auto& [on, kind] :
+       {std::pair(options.numeric, KeyHow::Kind::kNumeric), std::pair(options.general, KeyHow::Kind::kGeneral),
+        std::pair(options.human, KeyHow::Kind::kHuman), std::pair(options.month, KeyHow::Kind::kMonth),
+        std::pair(options.version, KeyHow::Kind::kVersion)}) {
     if (!on) continue;
     how.kind = kind;
     ++kinds;

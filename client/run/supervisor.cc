@@ -215,7 +215,7 @@ void Supervisor::OnSignal() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const auto signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD || signal == SIGTSTP) continue;
-    // What the terminal or another process sends to the group reaches the program by itself.
+    // A signal for the group, by the terminal or another process, reaches the program by itself.
     const bool groups = witness_.HasGot(signal) && getpgid(program_) == getpgrp();
     if (info.ssi_code <= 0 && !groups && !end_.has_value()) kill(program_, signal);
   }

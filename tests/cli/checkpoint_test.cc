@@ -246,7 +246,7 @@ TEST_F(CheckpointTest, ServersThatJoinMeanwhileAreUsed) {
   EXPECT_TRUE(PollUntil(Soon(), 10, [&] { return (*pool)->server_count() == 2 && (*pool)->session(1)->usable(); }));
 }
 
-// The word for all orphans is for what is left by accident: kept regions are named, or --force is given.
+// The word for all orphans is for accidents: kept regions need their names, or --force.
 TEST_F(CheckpointTest, KeptRegionsAreDestroyedOnPurposeOnly) {
   const auto regions = [this] {
     EXPECT_EQ(Run({"regions", "--json"}), 0) << printed_;
@@ -277,12 +277,12 @@ TEST_F(CheckpointTest, KeptRegionsAreDestroyedOnPurposeOnly) {
   EXPECT_EQ(Run({"regions", "--destroy=owned"}), 1) << "it has an owner";
   EXPECT_EQ(Run({"regions", "--destroy=none", "--json"}), 1);
   EXPECT_THAT(printed_, HasSubstr("\"error\": \"no region none\""));
-  // A name says what is meant. JSON is JSON.
+  // A name is clear. JSON is JSON.
   EXPECT_EQ(Run({"regions", "--destroy=wind", "--json"}), 0);
   const auto destroyed = nlohmann::json::parse(printed_, nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(destroyed.is_object()) << printed_;
   EXPECT_EQ(destroyed["destroyed"].size(), 1u);
-  // The records of what is published go with it.
+  // The records of a publication go with it.
   EXPECT_EQ(Run({"regions", "--destroy=run"}), 0) << printed_;
   EXPECT_EQ(regions(), (std::set<std::string>{"owned", "temperature"}));
   EXPECT_EQ(Run({"regions", "--destroy=orphans", "--force"}), 0);

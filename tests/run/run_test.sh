@@ -43,7 +43,8 @@ expect 134 "" run -- "$workout" signal 6
 [ "$(echo hello | run -- cat)" = hello ] || fail "the standard streams"
 expect 0 "can be run" run --dry -- "$workout" exit 3
 # Both servers are on one host. The program does not begin.
-expect 125 "--copies=2: each copy needs its own host, and the pool has 1 host" run --copies=2 -- touch "$directory/begun"
+expect 125 "--copies=2: each copy needs its own host, and the pool has 1 host" \
+  run --copies=2 -- touch "$directory/begun"
 [ ! -e "$directory/begun" ] || fail "a program without hosts for its copies has begun"
 expect 125 "--copies=2: each copy needs its own host" run --copies=2 --dry -- "$workout" exit 3
 expect 125 "the two cannot be nested" run -- "$nram" run -- "$workout" exit 0

@@ -90,7 +90,8 @@ std::string WhyUnknown(const std::string& directory, int error) {
     return absl::StrCat("its daemon", pid == 0 ? "" : absl::StrCat(" (pid ", pid, ")"), " does not answer",
                         KillAdvice(pid));
   }
-  if (error == EACCES || error == EPERM) return "no room is visible: it is another user's, or no server of its pool answers";
+  if (error == EACCES || error == EPERM)
+    return "no room is visible: it is another user's, or no server of its pool answers";
   if (error == ENOTCONN || error == ECONNABORTED) {
     return absl::StrCat("its daemon is gone; `nram umount ", directory, "` removes it");
   }
@@ -235,8 +236,8 @@ std::string UsersOf(const std::string& directory) {
 absl::Status Detach(const std::string& directory, bool lazy, int daemon) {
   absl::StatusOr<Subprocess> program;
   if (geteuid() == 0) {
-    program = Subprocess::StartFunction(
-        [&] { return umount2(directory.c_str(), lazy ? MNT_DETACH : 0) == 0 ? 0 : errno; });
+    program =
+        Subprocess::StartFunction([&] { return umount2(directory.c_str(), lazy ? MNT_DETACH : 0) == 0 ? 0 : errno; });
   } else {
     std::vector<std::string> command = {"fusermount3", "-u", "--", directory};
     if (lazy) command.insert(command.begin() + 2, "-z");
@@ -304,10 +305,9 @@ absl::Status Umount(const std::string& directory, bool lazy) {
     }
     others = NamespacesWith(mount->device);
   }
-  return absl::DeadlineExceededError(absl::StrCat(directory, " is unmounted, but its daemon (pid ", pid,
-                                                  ") has not ended yet", others, "; `kill ", pid,
-                                                  "` ends it and closes its open files, `kill -9 ", pid,
-                                                  "` if it stands still"));
+  return absl::DeadlineExceededError(
+      absl::StrCat(directory, " is unmounted, but its daemon (pid ", pid, ") has not ended yet", others, "; `kill ",
+                   pid, "` ends it and closes its open files, `kill -9 ", pid, "` if it stands still"));
 }
 
 struct UmountFlags {

@@ -148,9 +148,9 @@ struct SortFlags {
 // Spells out sort(1)'s letters: "-k2,2nr", "-t ,", "-nru", "-S 1G". INVALID_ARGUMENT: a letter that is not had.
 absl::StatusOr<std::vector<std::string>> SpellOut(const std::vector<std::string>& args) {
   static constexpr std::pair<char, const char*> kSwitches[] = {
-      {'n', "--numeric"}, {'r', "--reverse"},          {'f', "--ignore-case"},      {'b', "--ignore-leading-blanks"},
-      {'s', "--stable"},  {'u', "--unique"},           {'z', "--zero-terminated"},  {'d', "--dictionary-order"},
-      {'M', "--month"},   {'g', "--general-numeric"},  {'h', "--human-numeric"},    {'i', "--ignore-nonprinting"},
+      {'n', "--numeric"}, {'r', "--reverse"},         {'f', "--ignore-case"},     {'b', "--ignore-leading-blanks"},
+      {'s', "--stable"},  {'u', "--unique"},          {'z', "--zero-terminated"}, {'d', "--dictionary-order"},
+      {'M', "--month"},   {'g', "--general-numeric"}, {'h', "--human-numeric"},   {'i', "--ignore-nonprinting"},
       {'m', "--merge"},   {'V', "--version"}};
   static constexpr std::pair<char, const char*> kValues[] = {
       {'k', "--key="}, {'t', "--separator="}, {'o', "--output="}, {'S', "--memory="}, {'T', "--scratch="}};

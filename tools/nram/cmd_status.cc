@@ -132,7 +132,7 @@ struct PlacedRegion {
   RegionInfo info;
 };
 
-// What a command found on all servers that answer.
+// The regions of all servers that answer.
 struct Regions {
   std::vector<PlacedRegion> all;
   size_t answered = 0;
@@ -164,8 +164,8 @@ struct Destroyed {
   std::set<RegionId> kept;  // orphans that are kept on purpose
 };
 
-// `what`: "orphans", or an id, or a name. Kept regions are orphans as soon as their program has ended, so a word for all
-// orphans takes them only with --force. *done is right after an error, too.
+// `what`: "orphans", or an id, or a name. Kept regions are orphans as soon as their program has ended, so a word for
+// all orphans takes them only with --force. *done is right after an error, too.
 absl::Status Destroy(absl::Span<const PlacedRegion> regions, const RegionsFlags& flags, Destroyed* done) {
   const std::string& what = flags.destroy;
   const bool all_orphans = what == "orphans";

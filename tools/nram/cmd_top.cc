@@ -201,7 +201,7 @@ class Screen {
 
 int RunScreen(const TopFlags& flags, absl::Span<const PoolMember> members) {
   const char* const kind = getenv("TERM");
-  // ncurses takes it, and what it prints there cannot be read.
+  // ncurses accepts it, and its output there cannot be read.
   if (kind != nullptr && absl::string_view(kind) == "dumb") {
     return ToExitCode(absl::FailedPreconditionError("the terminal \"dumb\" ($TERM) has no screen; --once prints lines"),
                       "nram top");

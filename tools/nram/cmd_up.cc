@@ -148,9 +148,8 @@ bool Names(const std::string& spec, const std::set<std::string>& servers) {
   // Those ask the network, and no local pool is there.
   if (absl::StartsWith(spec, "dns:") || absl::StartsWith(spec, "etcd:")) return false;
   const auto named = ParsePoolSpec(spec);
-  return named.ok() && std::any_of(named->begin(), named->end(), [&](const Endpoint& server) {
-           return servers.contains(server.ToString());
-         });
+  return named.ok() && std::any_of(named->begin(), named->end(),
+                                   [&](const Endpoint& server) { return servers.contains(server.ToString()); });
 }
 
 // The mounts and swap areas on these servers, each with the command that ends it.
@@ -181,11 +180,11 @@ int RunDown(DownFlags& flags, const Invocation&) {
     const std::vector<LocalServer> running = FindLocalPool(directory);
     const std::vector<std::string> doors = running.empty() ? std::vector<std::string>() : DoorsOn(running);
     if (!doors.empty()) {
-      return ToExitCode(
-          absl::FailedPreconditionError(absl::StrCat("mounts or swap areas use this pool, and their data would be lost. "
-                                                     "End them first: ",
-                                                     absl::StrJoin(doors, "; "), ". Or use --force")),
-          "nram down");
+      return ToExitCode(absl::FailedPreconditionError(
+                            absl::StrCat("mounts or swap areas use this pool, and their data would be lost. "
+                                         "End them first: ",
+                                         absl::StrJoin(doors, "; "), ". Or use --force")),
+                        "nram down");
     }
   }
   const auto ended = StopLocalPool(directory, 5'000);

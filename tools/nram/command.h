@@ -22,7 +22,7 @@ namespace nram {
 // Exit codes: 0 done; 1 it failed; 2 the command line is wrong. ToExitCode prints the message and chooses.
 int ToExitCode(const absl::Status& status, absl::string_view program);
 
-// Writes out what the command has printed. Returns `code`, or 1 with a message if a part of it could not be written (a
+// Writes out the command's output. Returns `code`, or 1 with a message if a part of it could not be written (a
 // full disk): a reader of the output must not take a part for the whole. Called once, at the end.
 int FinishOutput(int code, absl::string_view program);
 
