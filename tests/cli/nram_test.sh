@@ -50,6 +50,12 @@ expect 0 "accepts no new spans" "$nram" drain "$server"
 [ "$("$nram" df --json | jq '.donors[0].draining')" = true ] || fail "the drained server does not say so"
 expect 0 "accepts new spans again" "$nram" drain --undo "$server"
 expect 2 "expected a server" "$nram" drain
+# The second server fails: JSON has the first one, and the error.
+"$nram" drain --undo "$server" 127.0.0.1:9 --json 2> /dev/null > "$directory/drained" &&
+  fail "drain of a server that is not there"
+jq -e --arg at "$server" '.[0].address == $at and (.[1].error | length) > 0' "$directory/drained" > /dev/null ||
+  fail "drain --json of two servers: $(cat "$directory/drained")"
+[ "$("$nram" df --json | jq '.total.reserved_bytes')" = 0 ] || fail "df --json has another word than its table"
 expect 2 "is not a server" "$nram" drain 'a b'
 
 [ "$("$nram" df --json | jq '.total.usable_bytes["2"]')" = 0 ] || fail "one host has room for two copies"

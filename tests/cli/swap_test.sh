@@ -98,7 +98,7 @@ expect 0 "" "$nram" swapoff
 expect_nothing "swapoff"
 
 # The area's reservation is free again.
-[ "$("$nram" df --json | jq '[.. | .promised_bytes? // empty] | add')" -lt 40000000 ] ||
+[ "$("$nram" df --json | jq '[.. | .reserved_bytes? // empty] | add')" -lt 40000000 ] ||
   fail "room stays reserved: $("$nram" df --json)"
 
 # The daemon finds its pages by itself. It ignores the signals that a machine sends to all processes when it goes down.

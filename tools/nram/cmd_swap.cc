@@ -255,8 +255,7 @@ bool AskStored(const std::string& pool, const std::string& tls_dir,
                std::vector<std::pair<std::string, uint64_t>>* stored) {
   const auto members = OpenMembers(pool, tls_dir);
   if (!members.ok()) return false;
-  for (const PoolMember& member : *members) {
-    const auto regions = member.control->ListRegions(false, false, DeadlineAfterMs(kAskTimeoutMs));
+  for (const auto& regions : AskRegions(*members, {})) {
     if (!regions.ok()) return false;
     for (const RegionInfo& region : *regions) stored->emplace_back(region.owner_name, region.stored_bytes);
   }
