@@ -24,6 +24,10 @@ struct FlagHelp {
   absl::string_view text;   // lines after the first follow a '\n'
 };
 
+// The word of `words` that a mistyped `word` probably means: with the fewest changed, missing, added or swapped
+// characters, two at most, and fewer than half of it. "": none.
+std::string NearestWord(absl::string_view word, const std::vector<std::string>& words);
+
 // The flags of a program: one registration of each makes the program accept it, --help explain it (Table) and
 // completion know it (names). Not thread-safe. Targets must outlive Parse; names and texts are copied.
 class ArgParser {
@@ -43,6 +47,8 @@ class ArgParser {
   // A flag that may be given several times; `parse` is called each time.
   void Repeated(absl::string_view name, std::function<absl::Status(absl::string_view)> parse,
                 const FlagHelp& help = {});
+  // Flags may be given twice; the last one counts. To be called after all are registered.
+  void AllowRepeats();
   // Stands in Table() above the flags that are registered after it.
   void Heading(absl::string_view text);
 

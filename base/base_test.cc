@@ -120,7 +120,7 @@ TEST_F(ArgsTest, Parses) {
 }
 
 TEST_F(ArgsTest, NamesWhatIsWrong) {
-  EXPECT_THAT(Error({"--sevrers=3"}), HasSubstr("unknown flag --sevrers"));
+  EXPECT_THAT(Error({"--sevrers=3"}), HasSubstr("unknown flag --sevrers; did you mean --servers?"));
   EXPECT_THAT(Error({"-x"}), HasSubstr("unknown flag -x"));
   EXPECT_THAT(Error({"--servers=0"}), HasSubstr("from 1 to 64"));
   EXPECT_THAT(Error({"--donate=2G"}), HasSubstr("from 1.00 MiB to 1.00 GiB"));

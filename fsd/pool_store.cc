@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "client/pool/room.h"
@@ -106,14 +105,6 @@ class PoolStore : public BlockStore {
 
 std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, const PoolStoreOptions& options) {
   return std::make_unique<PoolStore>(pool, options);
-}
-
-absl::Status CheckHosts(const Pool& pool, int copies) {
-  const int most = pool.CountHosts(/*with_away=*/true);
-  if (copies <= most) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("--copies=", copies, ": each copy needs its own host, and ",
-                                                    "the pool has ", most, most == 1 ? " host" : " hosts",
-                                                    ": add servers on other hosts, or ask for fewer copies"));
 }
 
 }  // namespace nram

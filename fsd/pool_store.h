@@ -22,10 +22,6 @@ struct PoolStoreOptions {
 // outlive the store.
 std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, const PoolStoreOptions& options);
 
-// Checks whether the pool can have `copies` copies of a page, each on a host of its own. A server that does not answer
-// counts as another host. FAILED_PRECONDITION: the pool has fewer hosts; the message says how many.
-absl::Status CheckHosts(const Pool& pool, int copies);
-
 }  // namespace nram
 
 #endif  // NRAM_FSD_POOL_STORE_H_

@@ -168,6 +168,10 @@ class Pool : private LiveMembers::Host {
   std::unique_ptr<LiveMembers> live_members_;  // null if all sessions are awake, and remain so
 };
 
+// Checks whether the pool can have `copies` copies of a page, each on a host of its own. A server that does not answer
+// counts as another host. FAILED_PRECONDITION: the pool has fewer hosts; the message says how many.
+absl::Status CheckHosts(const Pool& pool, int copies);
+
 }  // namespace nram
 
 #endif  // NRAM_CLIENT_POOL_POOL_H_

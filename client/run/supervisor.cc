@@ -123,6 +123,7 @@ absl::Status Supervisor::Start(const std::string& library) {
   pthread_sigmask(SIG_BLOCK, &watched, &old_mask_);
   signals_ = UniqueFd(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.valid()) return ErrnoStatus(errno, "signalfd");
+  NRAM_RETURN_IF_ERROR(witness_.Start());
   // Not a Subprocess: the child is traced, and its stops are waited for here.
   program_ = fork();
   if (program_ < 0) return ErrnoStatus(errno, "fork");
@@ -214,8 +215,9 @@ void Supervisor::OnSignal() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const auto signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD || signal == SIGTSTP) continue;
-    // The terminal sends its signals to the program as well.
-    if (info.ssi_code <= 0 && !end_.has_value()) kill(program_, signal);
+    // A signal for the group, by the terminal or another process, reaches the program by itself.
+    const bool groups = witness_.HasGot(signal) && getpgid(program_) == getpgrp();
+    if (info.ssi_code <= 0 && !groups && !end_.has_value()) kill(program_, signal);
   }
   Reap();
 }

@@ -21,6 +21,7 @@
 #include "base/fd.h"
 #include "base/sync.h"
 #include "client/run/engine.h"
+#include "client/run/group_witness.h"
 #include "client/run/page_store.h"
 #include "client/run/page_views.h"
 #include "client/run/program_memory.h"
@@ -171,6 +172,7 @@ class Supervisor {
   UniqueFd go_;        // the program's process waits for a byte
   UniqueFd listener_;  // of its calls
   UniqueFd signals_;
+  GroupWitness witness_;
   std::unique_ptr<ProgramMemory> memory_;
 
   bool traces_ = true;

@@ -61,6 +61,9 @@ ours() { "$nram" mount --json | jq --arg at "$directory/" '[.[] | select(.direct
 [ "$(ours)" = 0 ] || fail "mount --json lists what is not mounted"
 
 expect 0 "of network RAM. Its log:" "$nram" mount "$directory/m"
+# The pool does not end below a mount, by whichever name of the pool it was made.
+expect 1 "End them first: nram umount $directory/m. Or use --force" "$nram" down
+expect 0 "total" "$nram" df
 
 # A snapshot keeps the file's contents, and takes no room of its own.
 head -c 3000000 /dev/urandom > "$directory/m/table"
@@ -80,7 +83,7 @@ expect 2 "is not on the same mount" "$nram" snapshot "$directory/m/table" "$dire
 [ ! -e "$directory/then" ] || fail "a snapshot that failed leaves a file"
 rm -f "$directory/m/table"* "$directory/m/then"
 expect 1 "something is mounted there already" "$nram" mount "$directory/m"
-expect 0 "with blank is mounted" "$nram" mount "$directory/with blank" --size=16M
+expect 0 "with blank is mounted" "$nram" mount "$directory/with blank" --size=16M --no-json
 [ "$(ours)" = 2 ] || fail "mount --json does not list two"
 size_of() { df --output=size -B1 "$1" | tail -1 | tr -d " "; }
 [ "$(size_of "$directory/with blank")" = $((16 << 20)) ] || fail "df does not show the limit"
@@ -96,6 +99,21 @@ kill "$user"
 wait "$user" 2> /dev/null || true
 expect 0 "" "$nram" umount "$directory/m" "$directory/with blank"
 [ "$("$nram" df --json | jq '.total.used_bytes < 100000')" = true ] || fail "memory is still in use after umount"
+
+# A daemon that stands still: each command says so, and none waits for it for ever.
+# (A lease in the pool would end meanwhile.)
+"$nram" mount "$directory/m" --backend=memory > /dev/null
+touch "$directory/m/waits"
+daemon=$(cat "$(state_file pid)")
+freeze "$daemon"
+expect 0 "$directory/m: its daemon (pid $daemon) does not answer; \`kill -9 $daemon\` ends it" timeout 60 "$nram" mount
+timeout 60 "$nram" mount --json | jq -e --arg at "$directory/m" \
+  '.[] | select(.directory == $at) | .answers == false and (.error | contains("does not answer"))' > /dev/null ||
+  fail "mount --json of a daemon that stands still"
+expect 1 "the daemon of its filesystem does not answer" timeout 60 "$nram" snapshot "$directory/m/waits"
+kill -CONT "$daemon"
+expect 0 "$directory/m: " "$nram" mount
+expect 0 "" "$nram" umount "$directory/m"
 
 # Whether servers may destroy a mount, and whether its pages are sealed.
 expect 0 "Its pages are not sealed" "$nram" mount "$directory/m" --expendable --no-seal
@@ -186,6 +204,7 @@ cp "$NRAM_STATE_DIR/pool" "$directory/hosts"
 (
   cd "$directory"
   expect 0 "is mounted" "$nram" mount m --pool=./hosts
+  expect 1 "nram umount $directory/m" "$nram" down
   expect 0 "" "$nram" umount m
   flock "$directory/lock" "$nram" mount m --backend=memory > /dev/null
   timeout 10 flock "$directory/lock" true || fail "the daemon holds the lock of whoever started it"

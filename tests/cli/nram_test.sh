@@ -19,7 +19,11 @@ expect 2 "from 1 to 64" "$nram" up --servers=0
 expect 2 "64M or more" "$nram" up --donate=1M
 expect 2 "--give-back: \"always\" is not accepted: expected off, idle or pressure" "$nram" up --give-back=always
 expect 2 "there is no command" "$nram" mount-all
-expect 1 "did not start" "$nram" up --donate=900000G
+expect 1 "did not start" "$nram" up --servers=1 --donate=900000G
+# Servers that fit one by one, and not together.
+memory_kib=$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)
+expect 1 "--servers=3 with --donate=$((memory_kib / 2))K is more than this machine's memory" \
+  "$nram" up --servers=3 --donate=$((memory_kib / 2))K
 [ ! -e "$NRAM_STATE_DIR/pool" ] || fail "a pool is left of one that did not start"
 
 expect 0 "The pool is up" "$nram" up --servers=3 --donate=128M
@@ -46,10 +50,32 @@ expect 0 "accepts no new spans" "$nram" drain "$server"
 [ "$("$nram" df --json | jq '.donors[0].draining')" = true ] || fail "the drained server does not say so"
 expect 0 "accepts new spans again" "$nram" drain --undo "$server"
 expect 2 "expected a server" "$nram" drain
+# The second server fails: JSON has the first one, and the error.
+"$nram" drain --undo "$server" 127.0.0.1:9 --json 2> /dev/null > "$directory/drained" &&
+  fail "drain of a server that is not there"
+jq -e --arg at "$server" '.[0].address == $at and (.[1].error | length) > 0' "$directory/drained" > /dev/null ||
+  fail "drain --json of two servers: $(cat "$directory/drained")"
+[ "$("$nram" df --json | jq '.total.reserved_bytes')" = 0 ] || fail "df --json has another word than its table"
 expect 2 "is not a server" "$nram" drain 'a b'
 
 [ "$("$nram" df --json | jq '.total.usable_bytes["2"]')" = 0 ] || fail "one host has room for two copies"
 [ "$("$nram" df --json | jq '[.donors[] | has("pretended_host")] | any')" = false ] || fail "a server pretends its host"
+
+# What cannot be written is an error, whichever command prints it.
+full() { "$@" > /dev/full; }
+for command in up down df status regions mount umount top snapshot drain swapon swapoff swaps sort run versions \
+  checkpoint restore keygen doctor bundle bench completion; do
+  expect 1 "could not be written" full "$nram" help "$command"
+done
+for words in "--help" "--version" "df" "df --json" "status" "status --json" "regions" "regions --json" "top --once" \
+  "mount" "mount --json" "swaps" "swaps --json" "completion bash" "drain --undo $server"; do
+  expect 1 "could not be written" full "$nram" $words
+done
+# Doctor may find other things, too.
+[[ $(full "$nram" doctor 2>&1 || true) == *"could not be written"* ]] || fail "doctor's output is lost in silence"
+expect 2 "did you mean drain?" "$nram" darin
+expect 2 "did you mean --servers?" "$nram" up --server=2
+expect 0 "nram " "$nram" -V
 
 # A host file, the environment, and a server that does not answer.
 sed 1d "$NRAM_STATE_DIR/pool" > "$directory/hosts"
@@ -90,7 +116,7 @@ done
 expect 2 "\"lots\"" "$memserver" --donate=auto:lots-1G
 expect 2 "from 0 to 86400000" "$memserver" --donate=64M --leave-within-ms=-1
 
-# up is interrupted while its servers start: down finds the started ones.
+# up is interrupted while its servers start: nothing is left.
 mkfifo "$directory/go"
 printf '#!/bin/sh\nread go < "%s"\n' "$directory/go" > "$directory/slow-memserver"
 chmod 755 "$directory/slow-memserver"
@@ -102,11 +128,13 @@ for _ in $(seq 500); do
   [ ! -e "$NRAM_STATE_DIR/2.pid" ] || break
   sleep 0.01
 done
-kill -INT "$starting" 2> /dev/null || true
-wait "$starting" 2> /dev/null || true
-"$nram" down > /dev/null
+kill -INT "$starting"
+code=0
+wait "$starting" 2> /dev/null || code=$?
+[ "$code" -eq 130 ] || fail "an interrupted nram up: exit $code"
+[ ! -e "$NRAM_STATE_DIR" ] || fail "an interrupted nram up leaves $(ls "$NRAM_STATE_DIR")"
 left=$(pgrep -f -- "--ready-file=$NRAM_STATE_DIR/" || true)
-[ -z "$left" ] || { kill -KILL $left; fail "an interrupted nram up leaves servers that nobody finds: $left"; }
+[ -z "$left" ] || { kill -KILL $left; fail "an interrupted nram up leaves servers: $left"; }
 
 bash -n <("$nram" completion bash)
 expect 2 "which shell" "$nram" completion fish

@@ -123,7 +123,7 @@ expect 0 "" "$nram" swapoff
 expect_nothing "swapoff"
 
 # The area's reservation is free again.
-[ "$("$nram" df --json | jq '[.. | .promised_bytes? // empty] | add')" -lt 40000000 ] ||
+[ "$("$nram" df --json | jq '[.. | .reserved_bytes? // empty] | add')" -lt 40000000 ] ||
   fail "room stays reserved: $("$nram" df --json)"
 
 # The daemon finds its pages by itself. It ignores the signals that a machine sends to all processes when it goes down.
@@ -279,6 +279,7 @@ time.sleep(1000)'
   user=$!
   while [ ! -e "$directory/filled" ]; do sleep 0.01; kill -0 "$user" || fail "the program has ended"; done
   expect 1 "must return to the memory cgroup" "$nram" swapoff
+  expect 1 "End them first: nram swapoff swap. Or use --force" "$nram" down
   stopped=$(jq .pid "$NRAM_STATE_DIR/0.pid")
   freeze "$stopped"
   expect 1 "would be lost for good" "$nram" swapoff

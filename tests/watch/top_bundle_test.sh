@@ -18,6 +18,7 @@ trap cleanup EXIT
 # Without a pool, and with wrong words.
 expect 1 "start a local one" "$nram" top --once
 expect 2 "the screen needs a terminal" "$nram" top < /dev/null
+expect 1 "has no screen" script -qec "TERM=dumb '$nram' top --pool=127.0.0.1:9" /dev/null
 expect 2 "1 to 3600" "$nram" top --once --interval=0
 expect 2 "unexpected word" "$nram" top now
 expect 2 "unexpected word" "$nram" bundle a b

@@ -247,10 +247,7 @@ int RunApart(absl::FunctionRef<int()> run) {
   absl::StatusOr<Subprocess> child = Subprocess::StartFunction(
       [&] {
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        const int code = run();
-        fflush(stdout);
-        std::cout << std::flush;
-        return code;
+        return FinishOutput(run(), "nram bench");
       },
       options);
   std::optional<Subprocess::Ended> ended;

@@ -74,7 +74,7 @@ Total Sum(absl::Span<const absl::StatusOr<ServerStatistics>> answers) {
 nlohmann::json ToJson(const ServerCapacity& capacity) {
   return {{"donated_bytes", capacity.donated_bytes},
           {"used_bytes", capacity.used_bytes},
-          {"promised_bytes", capacity.reserved_bytes},
+          {"reserved_bytes", capacity.reserved_bytes},
           {"free_bytes", capacity.free_bytes},
           {"overhead_bytes", capacity.overhead_bytes}};
 }

@@ -118,7 +118,15 @@ absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool sh
 }
 
 int RunDrain(DrainFlags& options, const Invocation& given) {
-  const auto fail = [](const absl::Status& status) { return ToExitCode(status, "nram drain"); };
+  nlohmann::json out = nlohmann::json::array();
+  // The servers before the one that failed are done, and told of.
+  const auto fail = [&](const absl::Status& status) {
+    if (options.json && !absl::IsInvalidArgument(status)) {
+      out.push_back({{"error", std::string(status.message())}});
+      std::cout << out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+    }
+    return ToExitCode(status, "nram drain");
+  };
   if (given.words.empty()) {
     return fail(absl::InvalidArgumentError("expected a server as host:port, as nram df shows it"));
   }
@@ -127,7 +135,6 @@ int RunDrain(DrainFlags& options, const Invocation& given) {
   }
   const bool shows = isatty(STDERR_FILENO) != 0;
   if (options.move) CatchSignals();
-  nlohmann::json out = nlohmann::json::array();
   std::string leaving;
   for (const std::string& word : given.words) {
     const auto endpoint = ParseEndpoint(word, kDefaultServerPort);

@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,23 +72,52 @@ std::string Dump(const nlohmann::json& json) {
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+// The daemon of the mount at `directory`, as its file says; 0: unknown.
+int DaemonOf(const std::string& directory) {
+  int pid = 0;
+  if (const auto text = ReadFile(StateFile(directory, "pid")); text.ok()) (void)absl::SimpleAtoi(*text, &pid);
+  return pid;
+}
+
+std::string KillAdvice(int pid) {
+  return pid == 0 ? "" : absl::StrCat("; `kill -9 ", pid, "` ends it, and its files are then gone");
+}
+
+// Why a mount's room is not known.
+std::string WhyUnknown(const std::string& directory, int error) {
+  if (error == ETIMEDOUT) {
+    const int pid = DaemonOf(directory);
+    return absl::StrCat("its daemon", pid == 0 ? "" : absl::StrCat(" (pid ", pid, ")"), " does not answer",
+                        KillAdvice(pid));
+  }
+  if (error == EACCES || error == EPERM)
+    return "no room is visible: it is another user's, or no server of its pool answers";
+  if (error == ENOTCONN || error == ECONNABORTED) {
+    return absl::StrCat("its daemon is gone; `nram umount ", directory, "` removes it");
+  }
+  return strerror(error);
+}
+
 int ListMounts(bool json) {
   const std::vector<MountPoint> mounts = FindMounts("self");
   nlohmann::json out = nlohmann::json::array();
   if (!json && mounts.empty()) printf("Nothing is mounted. Use `nram mount DIRECTORY`.\n");
-  for (const MountPoint& mount : mounts) {
-    struct statvfs stat {};
-    const bool answers = statvfs(mount.directory.c_str(), &stat) == 0;
-    const uint64_t total = stat.f_blocks * stat.f_frsize;
-    const uint64_t free = stat.f_bavail * stat.f_frsize;
+  std::vector<std::string> directories;
+  for (const MountPoint& mount : mounts) directories.push_back(mount.directory);
+  const std::vector<MountRoom> rooms = AskRooms(directories, kAskTimeoutMs);
+  for (size_t i = 0; i < mounts.size(); ++i) {
+    const std::string& directory = directories[i];
+    // A user's mount answers root with zeros.
+    const int error = rooms[i].error == 0 && rooms[i].total_bytes == 0 ? EACCES : rooms[i].error;
     if (json) {
-      out.push_back({{"directory", mount.directory}, {"pool", mount.source}, {"answers", answers}});
-      if (answers) out.back().update({{"total_bytes", total}, {"free_bytes", free}});
-    } else if (answers) {
-      printf("%s: %s free of %s, pool %s\n", mount.directory.c_str(), FormatByteSize(free).c_str(),
-             FormatByteSize(total).c_str(), mount.source.c_str());
+      out.push_back({{"directory", directory}, {"pool", mounts[i].source}, {"answers", error == 0}});
+      if (error == 0) out.back().update({{"total_bytes", rooms[i].total_bytes}, {"free_bytes", rooms[i].free_bytes}});
+      if (error != 0) out.back()["error"] = WhyUnknown(directory, error);
+    } else if (error == 0) {
+      printf("%s: %s free of %s, pool %s\n", directory.c_str(), FormatByteSize(rooms[i].free_bytes).c_str(),
+             FormatByteSize(rooms[i].total_bytes).c_str(), mounts[i].source.c_str());
     } else {
-      printf("%s: its daemon is gone; `nram umount %s` removes it\n", mount.directory.c_str(), mount.directory.c_str());
+      printf("%s: %s\n", directory.c_str(), WhyUnknown(directory, error).c_str());
     }
   }
   if (json) std::cout << Dump(out) << std::endl;
@@ -144,7 +173,7 @@ int RunMount(MountFlags& flags, const Invocation& given) {
   }
   if (!given.parser.given("pid-file")) command.push_back("--pid-file=" + StateFile(directory, "pid"));
   for (const std::string& arg : given.args) {
-    if (arg != "--json") command.push_back(arg);
+    if (arg != "--json" && arg != "--no-json") command.push_back(arg);
   }
   absl::StatusOr<Subprocess> daemon = Subprocess::Start(command);
   if (!daemon.ok()) return ToExitCode(daemon.status(), "nram mount");
@@ -152,9 +181,12 @@ int RunMount(MountFlags& flags, const Invocation& given) {
   const auto ended = daemon->WaitUntil(Subprocess::kNoDeadline);
   if (!ended->ok()) return ended->signal == 0 ? ended->code : 1;
   if (options.foreground) return 0;
-  struct statvfs stat {};
-  if (statvfs(directory.c_str(), &stat) != 0) return ToExitCode(ErrnoStatus(errno, directory), "nram mount");
-  const uint64_t free = stat.f_bavail * stat.f_frsize;
+  const MountRoom room = AskRooms({directory}, kAskTimeoutMs)[0];
+  if (room.error != 0) {
+    return ToExitCode(absl::UnavailableError(absl::StrCat(directory, ": ", WhyUnknown(directory, room.error))),
+                      "nram mount");
+  }
+  const uint64_t free = room.free_bytes;
   const std::optional<bool> sealed = SealsPages(options);
   if (json) {
     nlohmann::json out = {
@@ -183,6 +215,7 @@ std::string UsersOf(const std::string& directory) {
   std::vector<std::string> users;
   for (const int pid : ListProcesses()) {
     if (users.size() >= kNamedMax) break;
+    if (pid == getpid()) continue;
     const std::string base = absl::StrCat("/proc/", pid);
     std::vector<std::string> links = {base + "/cwd", base + "/root", base + "/exe"};
     for (const std::string& fd : ListDirectory(base + "/fd")) links.push_back(absl::StrCat(base, "/fd/", fd));
@@ -199,22 +232,34 @@ std::string UsersOf(const std::string& directory) {
   return users.empty() ? "" : " by " + absl::StrJoin(users, ", ");
 }
 
-absl::Status Detach(const std::string& directory, bool lazy) {
+// Unmounts, in a process that is left behind if it does not end: it writes the kernel's cache to the daemon first.
+absl::Status Detach(const std::string& directory, bool lazy, int daemon) {
+  absl::StatusOr<Subprocess> program;
   if (geteuid() == 0) {
-    if (umount2(directory.c_str(), lazy ? MNT_DETACH : 0) == 0) return absl::OkStatus();
-    if (errno == EBUSY) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(directory, " is in use", UsersOf(directory),
-                       "; end these programs, or add --lazy to unmount now (they keep their open files)"));
-    }
-    return ErrnoStatus(errno, absl::StrCat("unmount ", directory));
+    program =
+        Subprocess::StartFunction([&] { return umount2(directory.c_str(), lazy ? MNT_DETACH : 0) == 0 ? 0 : errno; });
+  } else {
+    std::vector<std::string> command = {"fusermount3", "-u", "--", directory};
+    if (lazy) command.insert(command.begin() + 2, "-z");
+    program = Subprocess::Start(command);
   }
-  std::vector<std::string> command = {"fusermount3", "-u", "--", directory};
-  if (lazy) command.insert(command.begin() + 2, "-z");
-  absl::StatusOr<Subprocess> program = Subprocess::Start(command);
-  if (!program.ok()) return Annotate(program.status(), "fusermount3");
+  if (!program.ok()) return Annotate(program.status(), "unmount " + directory);
   const auto ended = program->WaitUntil(DeadlineAfterMs(kUmountTimeoutMs));
-  if (ended.has_value() && ended->ok()) return absl::OkStatus();
+  if (!ended.has_value()) {
+    program->Signal(SIGKILL);
+    program->Release();
+    return absl::DeadlineExceededError(
+        absl::StrCat(directory, ": its daemon", daemon == 0 ? "" : absl::StrCat(" (pid ", daemon, ")"),
+                     " does not take the files that the kernel still has; wait, or end it and lose them",
+                     daemon == 0 ? "" : absl::StrCat(": kill -9 ", daemon)));
+  }
+  if (ended->ok()) return absl::OkStatus();
+  if (geteuid() == 0 && ended->code == EBUSY) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(directory, " is in use", UsersOf(directory),
+                     "; end these programs, or add --lazy to unmount now (they keep their open files)"));
+  }
+  if (geteuid() == 0) return ErrnoStatus(ended->code, absl::StrCat("unmount ", directory));
   return absl::FailedPreconditionError(absl::StrCat("fusermount3 could not unmount ", directory));
 }
 
@@ -244,12 +289,11 @@ absl::Status Umount(const std::string& directory, bool lazy) {
   if (mount == mounts.rend()) {
     return absl::FailedPreconditionError(absl::StrCat(directory, ": nram is not mounted there"));
   }
-  int pid = 0;
   const std::string pid_file = StateFile(directory, "pid");
-  if (const auto text = ReadFile(pid_file); text.ok()) (void)absl::SimpleAtoi(*text, &pid);
+  const int pid = DaemonOf(directory);
   const UniqueFd daemon = OpenProcess(pid);
   const bool is_daemon = daemon.valid() && absl::StartsWith(ProcessName(pid), "nram-fsd");
-  NRAM_RETURN_IF_ERROR(Detach(directory, lazy));
+  NRAM_RETURN_IF_ERROR(Detach(directory, lazy, is_daemon ? pid : 0));
   if (pid == 0 || lazy) return absl::OkStatus();
   // Waits until the daemon has given the memory back, which is soon, unless others keep the mount.
   const int64_t deadline_ns = DeadlineAfterMs(kUmountTimeoutMs);
@@ -261,9 +305,9 @@ absl::Status Umount(const std::string& directory, bool lazy) {
     }
     others = NamespacesWith(mount->device);
   }
-  return absl::DeadlineExceededError(absl::StrCat(directory, " is unmounted, but its daemon (pid ", pid,
-                                                  ") has not ended yet", others, "; `kill ", pid,
-                                                  "` ends it and closes its open files"));
+  return absl::DeadlineExceededError(
+      absl::StrCat(directory, " is unmounted, but its daemon (pid ", pid, ") has not ended yet", others, "; `kill ",
+                   pid, "` ends it and closes its open files, `kill -9 ", pid, "` if it stands still"));
 }
 
 struct UmountFlags {

@@ -139,7 +139,10 @@ absl::StatusOr<std::unique_ptr<Pool>> OpenPool(const RunFlags& flags) {
   NRAM_RETURN_IF_ERROR(UsePool(spec, &options));
   NRAM_ASSIGN_OR_RETURN(options.seal, ChooseSeal(flags.seal));
   if (flags.copies > 1) options.ExpectCopies();
-  return Pool::Open(std::move(options));
+  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Pool> pool, Pool::Open(std::move(options)));
+  // Without hosts for them, the program would be killed as soon as it outgrows its budget.
+  NRAM_RETURN_IF_ERROR(CheckHosts(*pool, static_cast<int>(flags.copies)));
+  return pool;
 }
 
 void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounters& counters) {

@@ -1,10 +1,17 @@
 #include "tools/nram/command.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <thread>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -13,11 +20,45 @@
 #include "client/pool/pool_spec.h"
 
 namespace nram {
+namespace {
+
+// Calls `ask` for each number below `count`, many at the same time.
+void ForAllAtOnce(size_t count, absl::FunctionRef<void(size_t)> ask) {
+  // A thread for each member could be thousands; a few threads take turns.
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < std::min<size_t>(count, 32); ++t) {
+    threads.emplace_back([&] {
+      for (size_t i = next++; i < count; i = next++) ask(i);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace
 
 int ToExitCode(const absl::Status& status, absl::string_view program) {
   if (status.ok()) return 0;
   std::cerr << program << ": " << status.message() << std::endl;
   return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+int FinishOutput(int code, absl::string_view program) {
+  std::cout.flush();
+  errno = 0;
+  // The same stream below; an earlier failure has left its mark there.
+  bool failed = fflush(stdout) != 0 || ferror(stdout) != 0 || !std::cout;
+  int error = errno;
+  // Some filesystems say only at the end that they could not write.
+  if (!failed) {
+    const int copy = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    failed = copy >= 0 && close(copy) != 0;
+    error = errno;
+  }
+  if (!failed) return code;
+  std::cerr << program << ": the standard output could not be written"
+            << (error != 0 ? absl::StrCat(": ", strerror(error)) : " completely") << std::endl;
+  return code != 0 ? code : 1;
 }
 
 const std::vector<Command>& Commands() {
@@ -40,7 +81,8 @@ std::optional<int> ParseOrExit(ArgParser* parser, const std::string& help, Words
     return 0;
   }
   if (words == Words::kNone && !given->words.empty()) {
-    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", given->words[0], "\"")),
+    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", given->words[0], "\"\nTry '",
+                                                              parser->program(), " --help'.")),
                       parser->program());
   }
   return std::nullopt;
@@ -69,19 +111,21 @@ std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const Poo
   if (took_ns != nullptr) took_ns->assign(members.size(), 0);
   std::vector<absl::StatusOr<ServerStatistics>> answers(members.size(), absl::UnknownError("not asked"));
   const int64_t deadline_ns = DeadlineAfterMs(kAskTimeoutMs);
-  // A thread for each member could be thousands; a few threads take turns.
-  std::atomic<size_t> next{0};
-  std::vector<std::thread> threads;
-  for (size_t t = 0; t < std::min<size_t>(members.size(), 32); ++t) {
-    threads.emplace_back([&] {
-      for (size_t i = next++; i < members.size(); i = next++) {
-        const int64_t began_ns = MonotonicNs();
-        answers[i] = members[i].control->GetStatistics(deadline_ns);
-        if (took_ns != nullptr) (*took_ns)[i] = MonotonicNs() - began_ns;
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  ForAllAtOnce(members.size(), [&](size_t i) {
+    const int64_t began_ns = MonotonicNs();
+    answers[i] = members[i].control->GetStatistics(deadline_ns);
+    if (took_ns != nullptr) (*took_ns)[i] = MonotonicNs() - began_ns;
+  });
+  return answers;
+}
+
+std::vector<absl::StatusOr<std::vector<RegionInfo>>> AskRegions(absl::Span<const PoolMember> members,
+                                                                const RegionsWish& wish) {
+  std::vector<absl::StatusOr<std::vector<RegionInfo>>> answers(members.size(), absl::UnknownError("not asked"));
+  const int64_t deadline_ns = DeadlineAfterMs(wish.timeout_ms);
+  ForAllAtOnce(members.size(), [&](size_t i) {
+    answers[i] = members[i].control->ListRegions(wish.orphans_only, wish.all_tenants, deadline_ns);
+  });
   return answers;
 }
 

@@ -22,6 +22,10 @@ namespace nram {
 // Exit codes: 0 done; 1 it failed; 2 the command line is wrong. ToExitCode prints the message and chooses.
 int ToExitCode(const absl::Status& status, absl::string_view program);
 
+// Writes out the command's output. Returns `code`, or 1 with a message if a part of it could not be written (a
+// full disk): a reader of the output must not take a part for the whole. Called once, at the end.
+int FinishOutput(int code, absl::string_view program);
+
 // A subcommand. DefineCommand makes one of a single registration of its flags.
 struct Command {
   std::string name;
@@ -74,7 +78,7 @@ Command DefineCommand(const CommandText& text, Words words, int (*run)(Flags& fl
     flags.Register(&parser);
     Invocation given{{}, args, parser};
     const std::optional<int> code = ParseOrExit(&parser, help, words, &given);
-    return code.has_value() ? *code : run(flags, given);
+    return FinishOutput(code.has_value() ? *code : run(flags, given), program);
   };
   return command;
 }
@@ -110,6 +114,15 @@ absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& spec, con
 // kAskTimeoutMs. `took_ns`: how long each took; may be null.
 std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const PoolMember> members,
                                                             std::vector<int64_t>* took_ns = nullptr);
+
+// The regions of all members, which are asked at once; an error for a member that does not answer within `timeout_ms`.
+struct RegionsWish {
+  bool orphans_only = false;
+  bool all_tenants = false;
+  int64_t timeout_ms = kAskTimeoutMs;
+};
+std::vector<absl::StatusOr<std::vector<RegionInfo>>> AskRegions(absl::Span<const PoolMember> members,
+                                                                const RegionsWish& wish);
 
 // Whether the two ends do not trust each other: the text says which lacks what.
 inline bool IsOfTrust(const absl::Status& status) {

@@ -1,10 +1,19 @@
 #include "tools/nram/mounts.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/fd.h"
 #include "base/file.h"
+#include "base/subprocess.h"
 
 namespace nram {
 namespace {
@@ -23,7 +32,58 @@ std::string Unescape(absl::string_view text) {
   return out;
 }
 
+// A child that asks, and the pipe with its answer.
+struct Asker {
+  Subprocess child;
+  UniqueFd answer;
+};
+
+Asker Ask(const std::string& path, const UniqueFd& null) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return {};
+  Asker asker{{}, UniqueFd(ends[0])};
+  const UniqueFd write_end(ends[1]);
+  SubprocessOptions how;
+  how.in = how.err = null.get();  // a child that is left behind keeps no stream of this command open
+  how.out = write_end.get();
+  how.close_others = true;
+  absl::StatusOr<Subprocess> child = Subprocess::StartFunction(
+      [&path] {
+        struct statvfs room {};
+        MountRoom answer;
+        if (statvfs(path.c_str(), &room) != 0) {
+          answer.error = errno;
+        } else {
+          answer.total_bytes = room.f_blocks * room.f_frsize;
+          answer.free_bytes = room.f_bavail * room.f_frsize;
+        }
+        return write(STDOUT_FILENO, &answer, sizeof answer) == sizeof answer ? 0 : 1;
+      },
+      how);
+  if (child.ok()) asker.child = *std::move(child);
+  return asker;
+}
+
 }  // namespace
+
+std::vector<MountRoom> AskRooms(const std::vector<std::string>& paths, int64_t timeout_ms) {
+  const int64_t deadline_ns = DeadlineAfterMs(timeout_ms);
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  std::vector<Asker> askers;
+  for (const std::string& path : paths) askers.push_back(Ask(path, null));
+  std::vector<MountRoom> rooms(paths.size());
+  for (size_t i = 0; i < askers.size(); ++i) {
+    Subprocess& child = askers[i].child;
+    const auto ended = child.WaitUntil(deadline_ns);
+    if (ended.has_value() && ended->ok() && read(askers[i].answer.get(), &rooms[i], sizeof rooms[i]) == sizeof rooms[i])
+      continue;
+    rooms[i] = {.error = ended.has_value() ? EIO : ETIMEDOUT};
+    if (ended.has_value()) continue;
+    child.Signal(SIGKILL);
+    child.Release();
+  }
+  return rooms;
+}
 
 std::vector<MountPoint> FindMounts(absl::string_view who) {
   std::vector<MountPoint> mounts;

@@ -1,0 +1,34 @@
+#ifndef NRAM_CLIENT_RUN_GROUP_WITNESS_H_
+#define NRAM_CLIENT_RUN_GROUP_WITNESS_H_
+
+#include "absl/status/status.h"
+#include "base/fd.h"
+
+namespace nram {
+
+// Tells a signal for this process from one for its whole group: the kernel does not say. A process of the same group
+// blocks all signals, and is asked whether it has got one as well. For one thread at a time.
+class GroupWitness {
+ public:
+  GroupWitness() = default;
+  // Kills the witness. Its end is waited for here, if no other code of this process has done so.
+  ~GroupWitness();
+  GroupWitness(const GroupWitness&) = delete;
+  GroupWitness& operator=(const GroupWitness&) = delete;
+
+  // To be called once, while this process has one thread. The witness ends with that thread. Errors: fork's.
+  absl::Status Start();
+
+  // Whether the witness has got `signal` since it was last asked for that number. The kernel gives a signal to the
+  // youngest members of a group first, so a caller that has got one for the group is told so. Blocks for a second at
+  // most; false if there is no answer.
+  bool HasGot(int signal);
+
+ private:
+  UniqueFd process_;
+  UniqueFd socket_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_RUN_GROUP_WITNESS_H_

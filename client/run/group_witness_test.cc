@@ -1,0 +1,61 @@
+#include "client/run/group_witness.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "base/subprocess.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+// Takes `signal`, which is blocked, from this process. False: it has not got it.
+bool Take(int signal) {
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, signal);
+  const timespec soon = {.tv_sec = 30, .tv_nsec = 0};
+  return sigtimedwait(&one, nullptr, &soon) == signal;
+}
+
+// In a group of its own; the result is the number of the check that failed, or 0.
+int TellApart() {
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, nullptr);
+  GroupWitness witness;
+  if (!witness.Start().ok()) return 1;
+  for (int round = 0; round < 20; ++round) {
+    for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGCONT}) {
+      kill(0, signal);
+      if (!Take(signal)) return 2;
+      if (!witness.HasGot(signal)) return 3;
+      if (witness.HasGot(signal)) return 4;  // once
+      kill(getpid(), signal);
+      if (!Take(signal)) return 5;
+      if (witness.HasGot(signal)) return 6;
+    }
+  }
+  // An answer about one signal says nothing of others.
+  kill(0, SIGUSR2);
+  if (witness.HasGot(SIGUSR1)) return 7;
+  if (!witness.HasGot(SIGUSR2)) return 8;
+  return 0;
+}
+
+TEST(GroupWitnessTest, TellsTheGroupsSignalsFromItsOwn) {
+  absl::StatusOr<Subprocess> child = Subprocess::StartFunction(&TellApart, {.new_session = true});
+  ASSERT_TRUE(child.ok()) << child.status();
+  const auto ended = child->WaitUntil(Subprocess::kNoDeadline);
+  EXPECT_EQ(ended->signal, 0);
+  EXPECT_EQ(ended->code, 0);
+}
+
+// It was killed, or never started: signals are passed on as if it had not got them.
+TEST(GroupWitnessTest, WithoutAWitnessNothingIsTheGroups) {
+  GroupWitness witness;
+  EXPECT_FALSE(witness.HasGot(SIGUSR1));
+}
+
+}  // namespace
+}  // namespace nram
