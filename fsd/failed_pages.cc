@@ -50,6 +50,8 @@ void FailedPages::RemoveLocked(Mark* file, uint64_t first, uint64_t end) {
   while (next != runs.end() && next->first < end) {
     const uint64_t run_first = next->first;
     const uint64_t run_end = next->second;
+    // It would become two.
+    if (run_first < first && run_end > end && all_runs_ >= kAllRunsMax) return;
     next = runs.erase(next);
     --all_runs_;
     if (run_first < first) {

@@ -17,8 +17,9 @@ namespace nram {
 //
 // A file has a Mark, a byte; it is the file's name here too. Memory: a run of pages takes about 20 bytes. Beyond
 // kRunsMax runs of a file, or kAllRunsMax of all files, the next pages and their neighbours become one run: good pages
-// between them are then errors too, until they are written. Thread-safe; its lock is held for moments, and no other one
-// is taken under it.
+// between them are then errors too, until they are written. Beyond kAllRunsMax, a page in the middle of a run stays an
+// error even when it is written; at the run's ends it does not. Thread-safe; its lock is held for moments, and no other
+// one is taken under it.
 //
 // Ranges are bytes [offset, end); a page belongs to a range that touches it.
 class FailedPages {

@@ -130,6 +130,25 @@ TEST(FailedPagesTest, BeyondTheBoundNoFailedPageIsForgotten) {
   EXPECT_EQ(failed.runs(), 0u);
 }
 
+// The same holds for one long run, of which every other page becomes good.
+TEST(FailedPagesTest, GoodPagesInALongRunTakeNoMoreMemory) {
+  constexpr uint64_t kPages = 4 * FailedPages::kAllRunsMax;
+  FailedPages failed;
+  FailedPages::Mark mark;
+  const auto renew = [&](uint64_t page) {
+    failed.Renew(&mark, page * kPageBytes, (page + 1) * kPageBytes, kPages * kPageBytes);
+  };
+  failed.Add(&mark, 0, kPages * kPageBytes);
+  for (uint64_t page = 1; page < kPages; page += 2) renew(page);
+  EXPECT_EQ(failed.runs(), FailedPages::kAllRunsMax);
+  EXPECT_EQ(failed.NextIn(mark, 1), 2u) << "the first ones had room";
+  for (uint64_t page = 0; page < kPages; page += 2) ASSERT_EQ(failed.NextIn(mark, page), page);
+  // In order, all become good.
+  for (uint64_t page = 0; page < kPages; ++page) renew(page);
+  EXPECT_EQ(failed.NextIn(mark, 0), FailedPages::kNone);
+  EXPECT_EQ(failed.runs(), 0u);
+}
+
 // A store that fails on demand.
 class FailingStore : public BlockStore {
  public:
