@@ -11,7 +11,7 @@ constexpr uint64_t EndPage(uint64_t end) { return end / kPageBytes + (end % kPag
 
 }  // namespace
 
-void FailedPages::Add(Mark* file, uint64_t offset, uint64_t end_byte) {
+void FailedPages::Add(Mark* file, uint64_t offset, uint64_t end_byte, absl::FunctionRef<void()> grow) {
   uint64_t first = FirstPage(offset);
   uint64_t end = EndPage(end_byte);
   if (first >= end) return;
@@ -39,6 +39,7 @@ void FailedPages::Add(Mark* file, uint64_t offset, uint64_t end_byte) {
   runs.emplace(first, end);
   ++all_runs_;
   file->any_.store(true, std::memory_order_release);
+  grow();
 }
 
 void FailedPages::RemoveLocked(Mark* file, uint64_t first, uint64_t end) {
@@ -69,7 +70,7 @@ void FailedPages::RemoveLocked(Mark* file, uint64_t first, uint64_t end) {
   file->any_.store(false, std::memory_order_release);
 }
 
-void FailedPages::Renew(Mark* file, uint64_t offset, uint64_t end, uint64_t file_end) {
+void FailedPages::Renew(Mark* file, uint64_t offset, uint64_t end, const std::atomic<uint64_t>& file_end) {
   if (!file->any()) return;
   MutexLock lock(&mu_);
   RemoveLocked(file, EndPage(offset), end >= file_end ? EndPage(end) : FirstPage(end));

@@ -7,6 +7,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "base/sync.h"
 #include "base/units.h"
 
@@ -42,10 +43,12 @@ class FailedPages {
   FailedPages(const FailedPages&) = delete;
   FailedPages& operator=(const FailedPages&) = delete;
 
-  void Add(Mark* file, uint64_t offset, uint64_t end);
+  // `grow` runs when the pages are errors, under the lock: it makes the file as long as they reach.
+  void Add(
+      Mark* file, uint64_t offset, uint64_t end, absl::FunctionRef<void()> grow = [] {});
   // The range has bytes again, in a file that ends at `file_end`: of pages that lie in it up to there, none is an
-  // error.
-  void Renew(Mark* file, uint64_t offset, uint64_t end, uint64_t file_end);
+  // error. `file_end` is looked at under the lock: an Add beside this may make the last page longer.
+  void Renew(Mark* file, uint64_t offset, uint64_t end, const std::atomic<uint64_t>& file_end);
   // None of the file's pages from byte `offset` on is an error; the page that `offset` is in the middle of stays one.
   void CutOff(Mark* file, uint64_t offset);
 

@@ -60,8 +60,9 @@ Errno FileData::ReadAtOnce(uint64_t offset, size_t size, PaddedBytes buffer, abs
 
 Errno FileData::ReadNow(uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got) {
   *got = {};
-  if (failed_pages()->Any(failed_, offset, offset + size)) return Err(EIO);
+  // The size first: a write-back that fails beside this makes the file longer when its pages are errors.
   const ReadPlan plan = PlanRead(offset, size, buffer);
+  if (failed_pages()->Any(failed_, offset, offset + size)) return Err(EIO);
   if (plan.units.empty()) return Errno::kOk;
   BlockFile* const stored = pages_.FindStored(plan.from, plan.from + plan.units.size());
   if (stored == nullptr) {
@@ -75,11 +76,11 @@ Errno FileData::ReadNow(uint64_t offset, size_t size, PaddedBytes buffer, absl::
 
 bool FileData::StartRead(FileIo* io, uint64_t offset, size_t size) {
   if (size > FileIo::kBytesMax - unit() || !mu_.TryLockShared()) return false;
+  const ReadPlan plan = PlanRead(offset, size, io->buffer());  // the size first, as in ReadNow
   if (failed_pages()->Any(failed_, offset, offset + size)) {
     mu_.UnlockShared();
     return false;  // Read gives the error
   }
-  const ReadPlan plan = PlanRead(offset, size, io->buffer());
   io->file_ = this;
   io->got_ = plan.wanted;
   BlockFile* const stored = plan.units.empty() ? nullptr : pages_.FindStored(plan.from, plan.from + plan.units.size());
@@ -150,7 +151,7 @@ Errno FileData::WriteUnits(uint64_t offset, absl::Span<const std::byte> bytes) {
 void FileData::NoteWritten(Errno error, uint64_t offset, uint64_t end, WriteOrigin origin) {
   if (Ok(error)) {
     GrowTo(end);
-    failed_pages()->Renew(&failed_, offset, end, size_.load());
+    failed_pages()->Renew(&failed_, offset, end, size_);
     return;
   }
   const uint64_t old_size = size_.load();
@@ -159,8 +160,8 @@ void FileData::NoteWritten(Errno error, uint64_t offset, uint64_t end, WriteOrig
     return;
   }
   // The kernel's file reaches to `end` already. Bytes of an earlier failure may lie between, where the tail is unsure.
-  failed_pages()->Add(&failed_, tail_unsure_ ? std::min(offset, old_size) : offset, end);
-  GrowTo(std::min(end, kRegionBytesMax));
+  failed_pages()->Add(&failed_, tail_unsure_ ? std::min(offset, old_size) : offset, end,
+                      [&] { GrowTo(std::min(end, kRegionBytesMax)); });
 }
 
 void FileData::OnBlockEnd(BlockIo* block) {
@@ -292,7 +293,7 @@ Errno FileData::ZeroRange(uint64_t offset, uint64_t end) {
       pages_.Return(offset, end);
     }
   }
-  failed_pages()->Renew(&failed_, offset, end, size_.load());
+  failed_pages()->Renew(&failed_, offset, end, size_);
   return Errno::kOk;
 }
 
@@ -401,7 +402,7 @@ Errno FileData::Adopt(uint64_t offset, SharedBytes shared, uint64_t* adopted_end
     NRAM_RETURN_IF_ERRNO(Logged("share", adopted));
     pages_.ReturnAllBut(all, offset, end_page * kPageBytes);
   }
-  failed_pages()->Renew(&failed_, offset, end_page * kPageBytes, size_.load());
+  failed_pages()->Renew(&failed_, offset, end_page * kPageBytes, size_);
   if (shared.followed && end == shared.end) tail_unsure_ = true;
   GrowTo(end);
   *adopted_end = end;
@@ -421,12 +422,13 @@ Errno FileData::SeekData(uint64_t offset, uint64_t* found) const {
 
 Errno FileData::SeekHole(uint64_t offset, uint64_t* found) const {
   SharedGateLock lock(&mu_);
-  if (offset >= size_.load()) return Err(ENXIO);
+  const uint64_t size = size_.load();  // first, as in SeekData
+  if (offset >= size) return Err(ENXIO);
   uint64_t page = pages_.NextOut(offset / kPageBytes);
   for (uint64_t failed_end; (failed_end = failed_pages()->NextOut(failed_, page)) != page;) {
     page = pages_.NextOut(failed_end);
   }
-  *found = std::min(std::max(offset, page * kPageBytes), size_.load());
+  *found = std::min(std::max(offset, page * kPageBytes), size);
   return Errno::kOk;
 }
 

@@ -111,6 +111,24 @@ TEST(FailedPagesTest, RandomChangesAgainstAModel) {
   EXPECT_EQ(failed.runs(), 0u);
 }
 
+// A good write of a page's first half, and beside it a failed write-back of the second half, behind the file's end: the
+// first one must not take the page for whole.
+TEST(FailedPagesTest, AFileGrowsTogetherWithItsFailedPages) {
+  FailedPages failed;
+  FailedPages::Mark mark;
+  std::atomic<uint64_t> size{512};
+  std::thread renew;
+  failed.Add(&mark, 512, 1'024, [&] {
+    EXPECT_TRUE(mark.any()) << "a reader that sees the new size sees the error too";
+    renew = std::thread([&] { failed.Renew(&mark, 0, 512, size); });
+    size = 1'024;
+  });
+  renew.join();
+  EXPECT_EQ(failed.NextIn(mark, 0), 0u);
+  failed.Renew(&mark, 0, 1'024, size);
+  EXPECT_EQ(failed.runs(), 0u);
+}
+
 // A program can make as many failed pages as it likes, far from each other; not so the daemon's memory.
 TEST(FailedPagesTest, BeyondTheBoundNoFailedPageIsForgotten) {
   std::mt19937_64 random(TestSeed());
