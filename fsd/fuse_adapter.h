@@ -68,6 +68,7 @@ class FuseAdapter {
   }
   // Ends the cache's threads (KernelCache::Stop).
   void StopAside() { cache_.Stop(); }
+  void StopWriteThrough() { cache_.StopWriteThrough(); }
   // Waits until no small request is under way (SmallRequests::AwaitAll).
   void AwaitSmall() { small_.AwaitAll(); }
 

@@ -223,6 +223,12 @@ void FuseMount::WatchRoom() {
 bool FuseMount::SetSync(bool on) const {
   const char* const what = on ? "little room is left: writes now wait for the pool, and say if it is full"
                               : "there is room again: the kernel collects writes";
+  // This waits for the mount itself. If the process dies meanwhile, the kernel ends the mount with the last use of
+  // /dev/fuse: this thread must have none, so it has descriptors of its own from now on, the standard ones alone.
+  if (close_range(3, ~0u, CLOSE_RANGE_UNSHARE) != 0) {
+    LOG(WARNING) << "a full pool is told at fsync and close only: close_range: " << strerror(errno);
+    return false;
+  }
   // The mount must not be held, or it could not be unmounted.
   if (DeviceAt(options_.directory) != device_) return false;
   const UniqueFd context(fspick(AT_FDCWD, options_.directory.c_str(), FSPICK_CLOEXEC | FSPICK_NO_AUTOMOUNT));
@@ -301,6 +307,7 @@ FuseMount::~FuseMount() {
     PCHECK(dup2(ends[1], fuse_session_fd(session_)) >= 0);
     close(ends[0]);
     close(ends[1]);
+    adapter_.StopWriteThrough();
     fuse_session_unmount(session_);
   }
   fuse_session_destroy(session_);

@@ -51,7 +51,8 @@ class FuseMount {
   void TuneDevice();
   // As root, with write-back: looks at the room, and has writes wait for the pool when there is little (WriteThrough).
   void WatchRoom();
-  // Switches the mount between the options "sync" and "async". The kernel writes back all that is dirty first.
+  // Switches the mount between the options "sync" and "async". The kernel writes back all that is dirty first. Only on
+  // a thread that needs no descriptors: it loses them.
   bool SetSync(bool on) const;
   // Takes the mount out of the file tree, once.
   void Detach();
@@ -63,7 +64,7 @@ class FuseMount {
   bool mounted_ = false;
   bool detached_ = false;
   uint64_t margin_bytes_ = 0;  // writes go through if there is less room
-  dev_t device_ = 0;  // the mount's; nothing else has the number while the mount is in use
+  dev_t device_ = 0;           // the mount's; nothing else has the number while the mount is in use
   std::unique_ptr<FuseWorkers> workers_;
 };
 

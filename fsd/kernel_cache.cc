@@ -3,9 +3,12 @@
 namespace nram {
 
 void KernelCache::Stop() {
-  if (through_ != nullptr) through_->Stop();
   seeks_.Stop();
   drops_.Stop();
+}
+
+void KernelCache::StopWriteThrough() {
+  if (through_ != nullptr) through_->Stop();
 }
 
 void KernelCache::Seek(fuse_req_t req, InodeNumber inode, uint64_t offset, int whence) {

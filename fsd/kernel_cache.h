@@ -47,6 +47,9 @@ class KernelCache {
   // Ends the threads, and answers all that they have left to do and all that comes later at once. Must be called while
   // requests are still served, and before this goes away.
   void Stop();
+  // Ends the looks at the room, and waits for a switch under way: to be called when the kernel has ended the mount, or
+  // that may take as long as it takes to write back all that is dirty.
+  void StopWriteThrough();
 
  private:
   // Has the whole file dropped from the page cache, soon, without waiting for that.

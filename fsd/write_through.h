@@ -55,7 +55,7 @@ class WriteThrough {
     if (written_.fetch_add(bytes) + bytes >= kLookBytes) Look(false);
   }
   void NoteFull() { Look(true); }
-  // Waits for the switch under way; later ones do nothing. Must be called while requests are still served.
+  // Waits for the switch under way; later ones do nothing.
   void Stop() { thread_.Stop(); }
 
  private:

@@ -9,7 +9,9 @@
 
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "base/fd.h"
@@ -191,6 +193,30 @@ TEST(MountTest, AWriteItselfSaysThatThereIsNoRoom) {
   EXPECT_EQ(ftruncate(fd.get(), 0), 0);
   (void)fsync(fd.get());  // an error of before, if it was not told yet
   EXPECT_EQ(pwrite(fd.get(), block.data(), block.size(), 0), static_cast<ssize_t>(block.size()));
+}
+
+// The thread that has writes wait for the pool waits for the mount itself. If the daemon is killed meanwhile, the
+// kernel ends the mount with the last use of /dev/fuse: a thread that waits must have none.
+TEST(MountTest, TheThreadThatWaitsForTheMountDoesNotHoldIt) {
+  PoolForTest pool;
+  NramMount mount({"--pool=" + pool.spec(), "--size=64M"});
+  const UniqueFd fd = Open(mount.path() + "/f");
+  const std::string block(64 * kKiB, 'a');
+  int error = 0;
+  for (uint64_t done = 0; done < 16 * kGiB && error == 0; done += block.size()) {
+    if (write(fd.get(), block.data(), block.size()) < 0) error = errno;
+  }
+  ASSERT_EQ(error, ENOSPC);
+  int threads = 0;
+  for (const auto& task : std::filesystem::directory_iterator(absl::StrCat("/proc/", mount.daemon(), "/task"))) {
+    if (ReadLine(task.path().string() + "/comm") != "nram-through") continue;
+    ++threads;
+    for (const auto& file : std::filesystem::directory_iterator(task.path() / "fd")) {
+      std::error_code gone;
+      EXPECT_NE(std::filesystem::read_symlink(file.path(), gone), "/dev/fuse") << file.path();
+    }
+  }
+  EXPECT_EQ(threads, 1);
 }
 
 TEST(MountTest, MemoryIsGivenBack) {
