@@ -67,6 +67,9 @@ constexpr int64_t kTakesNothingNs = kNsPerSecond;
 // each turn.
 constexpr int kDisplacedPerTurn = 32;
 constexpr int64_t kTurnNs = 50 * kNsPerMs;
+// A closed connection's peer has this time to take the last bytes. At most so many have it at once.
+constexpr int64_t kLeavingNs = kNsPerSecond;
+constexpr size_t kLeavingMax = 32;
 
 }  // namespace
 
@@ -301,6 +304,9 @@ void ControlConnections::NoteClosedLocked(uint64_t number) {
   connections_.erase(it);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, held->watched.get(), nullptr);
   held->watched.reset();
+  const int64_t now_ns = MonotonicNs();
+  leaving_.push_back({held->link, now_ns});
+  CutLeavingLocked(now_ns - kLeavingNs);
   if (held->under_way > 0) {
     ending_.emplace(held.get(), held);
   } else {
@@ -316,11 +322,21 @@ void ControlConnections::ForgetLocked(Connection* connection) {
   }
 }
 
+void ControlConnections::CutLeavingLocked(int64_t closed_before_ns) {
+  std::erase_if(leaving_, [](const Leaving& one) { return one.link.expired(); });
+  const size_t most = std::min(kLeavingMax, options_.connections_max);
+  while (!leaving_.empty() && (leaving_.size() > most || leaving_.front().closed_ns <= closed_before_ns)) {
+    if (const auto link = leaving_.front().link.lock()) link->Cut();
+    leaving_.pop_front();
+  }
+}
+
 void ControlConnections::Sweep() {
   const int64_t now_ns = MonotonicNs();
   const int64_t limit_ns = options_.limit_ms * kNsPerMs;
   LookAtRules();
   MutexLock lock(&mu_);
+  CutLeavingLocked(now_ns - kLeavingNs);
   for (const auto& [fd, connection] : connections_) {
     const bool silent = !connection->called && now_ns - connection->accepted_ns > limit_ns;
     if (silent || connection->TakesNothing(now_ns, limit_ns)) ShutDownLocked(connection.get());

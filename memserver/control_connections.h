@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -131,6 +132,8 @@ class ControlConnections {
   // then.
   void NoteClosedLocked(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Cuts the links of closed connections that are older than that, and all beyond their bound.
+  void CutLeavingLocked(int64_t closed_before_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Sweep();
   // Shuts down connections whose identity the present rules do not admit.
   void LookAtRules();
@@ -152,6 +155,12 @@ class ControlConnections {
   absl::flat_hash_map<int, ConnectionPtr> connections_ ABSL_GUARDED_BY(mu_);
   // Closed connections with calls that have not ended.
   absl::flat_hash_map<Connection*, ConnectionPtr> ending_ ABSL_GUARDED_BY(mu_);
+  // Links of closed connections, in the order of their ends: a peer that does not read could keep its own for ever.
+  struct Leaving {
+    std::weak_ptr<const Pump::Link> link;
+    int64_t closed_ns = 0;
+  };
+  std::deque<Leaving> leaving_ ABSL_GUARDED_BY(mu_);
   size_t untaken_ ABSL_GUARDED_BY(mu_) = 0;  // answers that are sent or wait for it, of all connections
   int displaced_in_turn_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t last_number_ ABSL_GUARDED_BY(mu_) = 3;  // of a connection; those before stand for other descriptors

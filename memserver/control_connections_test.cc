@@ -203,6 +203,15 @@ class RuledConnectionsTest : public ::testing::Test {
     MutexLock lock(&mu_);
     return served_.size();
   }
+  // Writes to the newest connection until its peer, which reads nothing, has no more room. Then closes it, as gRPC does.
+  void FillAndClose() {
+    MutexLock lock(&mu_);
+    const int fd = served_.back().get();
+    const std::string some(4096, 'x');
+    for (pollfd room{fd, POLLOUT, 0}; poll(&room, 1, 200) == 1;) (void)!send(fd, some.data(), some.size(), MSG_NOSIGNAL);
+    shutdown(fd, SHUT_RDWR);
+    served_.back().reset();
+  }
   static bool IsCutOff(const UniqueFd& fd) {
     pollfd look{fd.get(), POLLRDHUP, 0};
     return poll(&look, 1, 0) == 1;
@@ -247,6 +256,29 @@ TEST_F(RuledConnectionsTest, AChangedRuleEndsConnections) {
   access_->Reload();
   EXPECT_TRUE(Await([&] { return IsCutOff(out); }));
   EXPECT_FALSE(IsCutOff(in));
+}
+
+// The pump has bytes for them, which keep a place there. (Over TCP the kernel ends such peers; a Unix socket has no
+// such limit.) Newcomers would be refused when they have all places.
+TEST_F(RuledConnectionsTest, PeersThatReadNothingKeepNoPlaceOnceGrpcHasClosed) {
+  constexpr size_t kConnectionsMax = 2;
+  Start(absl::StrCat("uid:", geteuid(), " b user\n"), kConnectionsMax);
+  std::vector<UniqueFd> peers;
+  while (peers.size() < 2 * kConnectionsMax) {
+    peers.push_back(Connect(/*by_unix=*/true));
+    ASSERT_TRUE(Await([&] { return served() == peers.size(); }));
+    FillAndClose();
+    // It has sent its end, too, as a client that leaves.
+    shutdown(peers.back().get(), SHUT_WR);
+  }
+  for (const UniqueFd& peer : peers) EXPECT_TRUE(Await([&] { return IsCutOff(peer); }));
+  // The pump needs a moment to let go of them.
+  EXPECT_TRUE(Await([&] {
+    const UniqueFd newcomer = Connect(/*by_unix=*/true);
+    pollfd end{newcomer.get(), POLLRDHUP, 0};
+    (void)poll(&end, 1, 100);
+    return served() > peers.size();
+  }));
 }
 
 TEST_F(RuledConnectionsTest, OneTenantHasHalfOfTheTable) {
