@@ -16,6 +16,7 @@ namespace nram {
 namespace {
 
 constexpr int kAnswerMs = 1'000;
+constexpr pid_t kNone = -1;
 
 // Answers until the other end is closed. Pending signals are its memory.
 [[noreturn]] void Witness(int socket) {
@@ -30,8 +31,9 @@ constexpr int kAnswerMs = 1'000;
     sigemptyset(&one);
     sigaddset(&one, signal);
     const timespec now = {};
-    const unsigned char got = sigtimedwait(&one, nullptr, &now) == signal ? 1 : 0;
-    if (send(0, &got, 1, MSG_NOSIGNAL) != 1) break;
+    siginfo_t info = {};
+    const pid_t sender = sigtimedwait(&one, &info, &now) == signal ? info.si_pid : kNone;
+    if (send(0, &sender, sizeof sender, MSG_NOSIGNAL) != sizeof sender) break;
   }
   _exit(0);
 }
@@ -64,16 +66,16 @@ absl::Status GroupWitness::Start() {
   return absl::OkStatus();
 }
 
-bool GroupWitness::HasGot(int signal) {
+bool GroupWitness::HasGot(int signal, pid_t sender) {
   if (!socket_.valid()) return false;
   const auto asked = static_cast<unsigned char>(signal);
-  unsigned char got = 0;
+  pid_t got = kNone;
   pollfd fd = {socket_.get(), POLLIN, 0};
   const bool answered = send(socket_.get(), &asked, 1, MSG_NOSIGNAL) == 1 && poll(&fd, 1, kAnswerMs) == 1 &&
-                        read(socket_.get(), &got, 1) == 1;
+                        read(socket_.get(), &got, sizeof got) == sizeof got;
   // A late answer would be taken for that to another question.
   if (!answered) socket_.reset();
-  return answered && got == 1;
+  return answered && got == sender;
 }
 
 }  // namespace nram

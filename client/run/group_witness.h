@@ -1,6 +1,8 @@
 #ifndef NRAM_CLIENT_RUN_GROUP_WITNESS_H_
 #define NRAM_CLIENT_RUN_GROUP_WITNESS_H_
 
+#include <sys/types.h>
+
 #include "absl/status/status.h"
 #include "base/fd.h"
 
@@ -19,10 +21,11 @@ class GroupWitness {
   // To be called once, while this process has one thread. The witness ends with that thread. Errors: fork's.
   absl::Status Start();
 
-  // Whether the witness has got `signal` since it was last asked for that number. The kernel gives a signal to the
-  // youngest members of a group first, so a caller that has got one for the group is told so. Blocks for a second at
-  // most; false if there is no answer.
-  bool HasGot(int signal);
+  // Whether the witness has got `signal` of process `sender` (0: the kernel) since it was last asked for that number.
+  // The kernel gives a signal to the youngest members of a group first, so a caller that has got one for the group is
+  // told so. One from another sender is forgotten: a job scheduler signals the processes of a job one by one, and may
+  // reach the witness after the question. Blocks for a second at most; false if there is no answer.
+  bool HasGot(int signal, pid_t sender);
 
  private:
   UniqueFd process_;

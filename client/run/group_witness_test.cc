@@ -9,13 +9,14 @@
 namespace nram {
 namespace {
 
-// Takes `signal`, which is blocked, from this process. False: it has not got it.
-bool Take(int signal) {
+// Takes `signal`, which is blocked, from this process. Returns its sender; -1: it has not got it.
+pid_t Take(int signal) {
   sigset_t one;
   sigemptyset(&one);
   sigaddset(&one, signal);
   const timespec soon = {.tv_sec = 30, .tv_nsec = 0};
-  return sigtimedwait(&one, nullptr, &soon) == signal;
+  siginfo_t info = {};
+  return sigtimedwait(&one, &info, &soon) == signal ? info.si_pid : -1;
 }
 
 // In a group of its own; the result is the number of the check that failed, or 0.
@@ -25,21 +26,30 @@ int TellApart() {
   sigprocmask(SIG_SETMASK, &all, nullptr);
   GroupWitness witness;
   if (!witness.Start().ok()) return 1;
+  const pid_t self = getpid();
   for (int round = 0; round < 20; ++round) {
     for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGCONT}) {
       kill(0, signal);
-      if (!Take(signal)) return 2;
-      if (!witness.HasGot(signal)) return 3;
-      if (witness.HasGot(signal)) return 4;  // once
-      kill(getpid(), signal);
-      if (!Take(signal)) return 5;
-      if (witness.HasGot(signal)) return 6;
+      if (Take(signal) != self) return 2;
+      if (!witness.HasGot(signal, self)) return 3;
+      if (witness.HasGot(signal, self)) return 4;  // once
+      kill(self, signal);
+      if (Take(signal) != self) return 5;
+      if (witness.HasGot(signal, self)) return 6;
     }
   }
   // An answer about one signal says nothing of others.
   kill(0, SIGUSR2);
-  if (witness.HasGot(SIGUSR1)) return 7;
-  if (!witness.HasGot(SIGUSR2)) return 8;
+  if (witness.HasGot(SIGUSR1, self)) return 7;
+  if (!witness.HasGot(SIGUSR2, self)) return 8;
+  if (Take(SIGUSR2) != self) return 9;
+  // The witness has one that it was not asked about, as if it had come after the question.
+  kill(0, SIGUSR1);
+  if (Take(SIGUSR1) != self) return 10;
+  const absl::StatusOr<Subprocess> other = Subprocess::StartFunction([self] { return kill(self, SIGUSR1); });
+  if (!other.ok() || Take(SIGUSR1) != other->pid()) return 11;
+  if (witness.HasGot(SIGUSR1, other->pid())) return 12;
+  if (witness.HasGot(SIGUSR1, self)) return 13;  // it was forgotten
   return 0;
 }
 
@@ -54,7 +64,7 @@ TEST(GroupWitnessTest, TellsTheGroupsSignalsFromItsOwn) {
 // It was killed, or never started: signals are passed on as if it had not got them.
 TEST(GroupWitnessTest, WithoutAWitnessNothingIsTheGroups) {
   GroupWitness witness;
-  EXPECT_FALSE(witness.HasGot(SIGUSR1));
+  EXPECT_FALSE(witness.HasGot(SIGUSR1, getpid()));
 }
 
 }  // namespace

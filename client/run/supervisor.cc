@@ -216,7 +216,7 @@ void Supervisor::OnSignal() {
     const auto signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD || signal == SIGTSTP) continue;
     // A signal for the group, by the terminal or another process, reaches the program by itself.
-    const bool groups = witness_.HasGot(signal) && getpgid(program_) == getpgrp();
+    const bool groups = witness_.HasGot(signal, static_cast<pid_t>(info.ssi_pid)) && getpgid(program_) == getpgrp();
     if (info.ssi_code <= 0 && !groups && !end_.has_value()) kill(program_, signal);
   }
   Reap();
