@@ -1,7 +1,11 @@
 #include "proto/grpc_log.h"
 
+#include <glog/logging.h>
 #include <grpc/support/log.h>
 
+#include <utility>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/late_log.h"
 #include "base/utf8.h"
@@ -14,7 +18,13 @@ constexpr size_t kLineBytesMax = 300;
 // It has a thread, which begins with the first line, and stays until the process ends.
 void Write(gpr_log_func_args* args) {
   static LateLog* const log = new LateLog(nullptr, LateLog::kRefusalPeriodMs);
-  log->Post(GrpcLogLine(args->file, args->line, args->message));
+  std::string line = GrpcLogLine(args->file, args->line, args->message);
+  // GPR_ASSERT's: it aborts the process next, before a line could be written late.
+  if (args->severity == GPR_LOG_SEVERITY_ERROR && absl::StartsWith(args->message, "assertion failed: ")) {
+    LOG(ERROR) << line;
+  } else {
+    log->Post(std::move(line));
+  }
 }
 
 }  // namespace

@@ -60,5 +60,17 @@ TEST(GrpcLogTest, AFloodOfLinesIsAFew) {
   EXPECT_THAT(all.at(0), HasSubstr("value=\\x1B[2J\\x0AE0101 forged 0"));
 }
 
+// What gRPC says before it ends the process is not lost, whatever was said before.
+TEST(GrpcLogTest, TheReasonOfAnAbortIsWrittenAtOnce) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_DEATH(
+      {
+        TakeGrpcLog();
+        for (int i = 0; i < 100; ++i) gpr_log(GPR_ERROR, "said by a peer");
+        GPR_ASSERT(1 + 1 == 3);
+      },
+      "gRPC: grpc_log_test.cc:[0-9]+: assertion failed: 1 \\+ 1 == 3");
+}
+
 }  // namespace
 }  // namespace nram
