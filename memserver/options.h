@@ -32,6 +32,7 @@ struct MemServerOptions {
   uint64_t reserve_bytes = 0;        // the host reserve; 0: a tenth of the host's RAM, at least 1 GiB
   std::string listen = "127.0.0.1";  // numeric; kNoTcp: on Unix sockets alone
   int port = kDefaultControlPort;    // control; 0: the kernel chooses
+  bool has_port_flag = false;        // --port or --listen=HOST:PORT was given
   int data_port = -1;                // -1: the one after `port`, or the kernel's choice if `port` is 0
   std::string socket_path;           // of control's socket; the data socket has ".data" appended; empty: none
   std::string tls_dir;               // certificates; empty: none

@@ -19,7 +19,10 @@ namespace {
 
 constexpr int64_t kLookNs = kNsPerSecond;
 constexpr int64_t kLoadAgainNs = 10 * kNsPerSecond;  // files that could not be used
+constexpr int64_t kNoticeAgainS = 86'400;
 constexpr int kCertificatesBytesMax = 16 * 1024;     // of a peer
+
+constexpr char kExpired[] = " has expired, so clients refuse it: make a new one with `nram keygen` and copy it";
 
 bool Exists(const std::string& path) {
   struct stat info;
@@ -111,7 +114,12 @@ absl::StatusOr<TlsContext::Loaded> TlsContext::LoadFiles(const TlsFiles& files, 
   SSL_CTX_set_max_cert_list(made, kCertificatesBytesMax);
   SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_keylog_callback(made, &TlsHandshake::OnKeyLine);
-  return Loaded{context, SecondsOf(X509_get0_notAfter(SSL_CTX_get0_certificate(made)))};
+  const int64_t expires_s = SecondsOf(X509_get0_notAfter(SSL_CTX_get0_certificate(made)));
+  // A client with such a certificate hears of it from the server; a server hears nothing.
+  if (role == TlsRole::kServer && expires_s <= time(nullptr)) {
+    return absl::FailedPreconditionError(absl::StrCat(files.certificate, kExpired));
+  }
+  return Loaded{context, expires_s};
 }
 
 absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Load(const TlsFiles& files, TlsRole role) {
@@ -134,6 +142,7 @@ std::shared_ptr<ssl_ctx_st> TlsContext::Get() {
     seen = seen_;
     is_again = failed_ns_ != 0 && now_ns >= failed_ns_ + kLoadAgainNs;
   }
+  if (TakeExpiryNotice(time(nullptr))) LOG(ERROR) << files_.certificate << kExpired;
   const Stamps stamps = Look();
   const bool is_same = stamps == seen;
   if (is_same && !is_again) {
@@ -152,6 +161,13 @@ std::shared_ptr<ssl_ctx_st> TlsContext::Get() {
                << loaded.status().message();
   }
   return loaded_.context;
+}
+
+bool TlsContext::TakeExpiryNotice(int64_t now_s) {
+  MutexLock lock(&mu_);
+  if (role_ != TlsRole::kServer || now_s < loaded_.expires_s || now_s < noticed_s_ + kNoticeAgainS) return false;
+  noticed_s_ = now_s;
+  return true;
 }
 
 int64_t TlsContext::expires_s() const {

@@ -39,15 +39,18 @@ absl::Status CheckKeyMode(const std::string& path);
 class TlsContext {
  public:
   // INVALID_ARGUMENT, PERMISSION_DENIED: a file cannot be used; the message names it and says why.
+  // FAILED_PRECONDITION: a server's own certificate has ended, so that every client would refuse it.
   static absl::StatusOr<std::shared_ptr<TlsContext>> Load(const TlsFiles& files, TlsRole role);
   ~TlsContext();
 
   TlsRole role() const { return role_; }
   const TlsFiles& files() const { return files_; }
-  // For one handshake. May read files.
+  // For one handshake. May read files. Logs once a day that a server's certificate has ended.
   std::shared_ptr<ssl_ctx_st> Get();
   // When the certificate ends, seconds since 1970.
   int64_t expires_s() const;
+  // Whether the log is to say at this time that a server's certificate has ended: once a day.
+  bool TakeExpiryNotice(int64_t now_s);
 
  private:
   struct Stamp {
@@ -77,6 +80,7 @@ class TlsContext {
   Stamps seen_ ABSL_GUARDED_BY(mu_);
   int64_t looked_ns_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t failed_ns_ ABSL_GUARDED_BY(mu_) = 0;  // when the last load failed; 0: it did not
+  int64_t noticed_s_ ABSL_GUARDED_BY(mu_) = 0;  // when the log said last that the certificate has ended
 };
 
 }  // namespace nram

@@ -186,6 +186,27 @@ TEST_F(TlsTest, ExpiredOnesAreRefusedAndTold) {
   EXPECT_THAT(std::string(WhatTheClientHears(pair, outcome).message()), HasSubstr("expired"));
 }
 
+TEST_F(TlsTest, AServerDoesNotBeginWithAnExpiredOne) {
+  const CertificateWishes past{
+      .name = "server", .serves = true, .hosts = {"localhost"}, .begins_s = time(nullptr) - 10 * kDayS, .days = 9};
+  Issue(past);
+  const absl::Status refused = TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kServer), TlsRole::kServer).status();
+  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("server.pem has expired"), HasSubstr("nram keygen")));
+  // A client's is left to the servers, whose clocks count.
+  Issue({.name = "alice", .begins_s = past.begins_s, .days = 9});
+  EXPECT_NE(Load(TlsRole::kClient), nullptr);
+}
+
+TEST_F(TlsTest, OneThatEndsWhileItServesIsLoggedOnceADay) {
+  const auto server = Load(TlsRole::kServer);
+  const int64_t ends_s = server->expires_s();
+  EXPECT_FALSE(server->TakeExpiryNotice(ends_s - 1));
+  EXPECT_TRUE(server->TakeExpiryNotice(ends_s));
+  EXPECT_FALSE(server->TakeExpiryNotice(ends_s + kDayS - 1));
+  EXPECT_TRUE(server->TakeExpiryNotice(ends_s + kDayS));
+  EXPECT_FALSE(Load(TlsRole::kClient)->TakeExpiryNotice(ends_s + kDayS));
+}
+
 TEST_F(TlsTest, ACertificateThatNamesNobodyIsRefused) {
   EXPECT_FALSE(authority_.Issue({.name = ""}).ok());
   EXPECT_FALSE(authority_.Issue({.name = "a b"}).ok());
