@@ -68,7 +68,7 @@ absl::Status TakeListen(absl::string_view text, MemServerOptions* options) {
                         (has_brackets ? text[colon - 1] == ']' : text.find(':') == colon);
   if (has_port) NRAM_RETURN_IF_ERROR(TakePort(text.substr(colon + 1), options));
   absl::string_view host = has_port ? text.substr(0, colon) : text;
-  if (has_brackets && absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  if (has_brackets && absl::ConsumeSuffix(&host, "]")) absl::ConsumePrefix(&host, "[");
   options->listen = std::string(host);
   return absl::OkStatus();
 }
