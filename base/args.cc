@@ -52,7 +52,8 @@ void ArgParser::Custom(absl::string_view name, std::function<absl::Status(absl::
   flags_.push_back({.name = std::string(name),
                     .parse = std::move(parse),
                     .value = std::string(help.value),
-                    .text = std::string(help.text)});
+                    .text = std::string(help.text),
+                    .choices = std::string(help.choices)});
 }
 
 void ArgParser::Repeated(absl::string_view name, std::function<absl::Status(absl::string_view)> parse,
@@ -128,6 +129,12 @@ absl::Status ArgParser::Bad(absl::string_view what) const {
 std::vector<std::string> ArgParser::names() const {
   std::vector<std::string> all;
   for (const Flag& flag : flags_) all.push_back(flag.name);
+  return all;
+}
+
+std::vector<FlagShape> ArgParser::shapes() const {
+  std::vector<FlagShape> all;
+  for (const Flag& flag : flags_) all.push_back({flag.name, flag.is_switch, flag.choices});
   return all;
 }
 

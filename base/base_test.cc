@@ -23,6 +23,7 @@ namespace nram {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(ByteSizeTest, ReadsWhatPeopleWrite) {
   EXPECT_EQ(*ParseByteSize("0"), 0);
@@ -117,6 +118,18 @@ TEST_F(ArgsTest, Parses) {
   EXPECT_EQ(servers_, 3);
   EXPECT_EQ(donate_, 2 * kMiB);
   EXPECT_EQ(rest, (std::vector<std::string>{"x", "--y"}));
+}
+
+TEST_F(ArgsTest, ShapesTellCompletionWhatAFlagTakes) {
+  std::string when;
+  args_.String("fast-wake", &when, {"WHEN", "", "auto on off"});
+  const std::vector<FlagShape> shapes = args_.shapes();
+  ASSERT_EQ(shapes.size(), args_.names().size());
+  EXPECT_EQ(shapes[0].name, "pool");
+  EXPECT_FALSE(shapes[0].is_switch);
+  EXPECT_TRUE(shapes[1].is_switch);
+  EXPECT_EQ(shapes.back().choices, "auto on off");
+  EXPECT_THAT(args_.Table(22), Not(HasSubstr("fast-wake"))) << "a flag without a text";
 }
 
 TEST_F(ArgsTest, NamesWhatIsWrong) {

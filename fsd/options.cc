@@ -117,7 +117,7 @@ example: nram-fsd /mnt/nram --size=4GiB --foreground
 void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
   parser->String("pool", &options->pool);
   parser->Custom("tls-dir", &SetTlsDir);
-  parser->Custom("backend", [options](absl::string_view value) {
+  const auto set_backend = [options](absl::string_view value) {
     if (value == "pool") {
       options->backend = Backend::kPool;
     } else if (value == "memory") {
@@ -128,7 +128,8 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
       return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not accepted: expected pool, memory or null"));
     }
     return absl::OkStatus();
-  });
+  };
+  parser->Custom("backend", set_backend, {"WHERE", "", "pool memory null"});
   parser->ByteSize("size", kMiB, kRegionBytesMax, &options->size_bytes);
   parser->ByteSize("memory", kMiB, kRegionBytesMax, &options->memory_bytes);
   parser->Custom("inodes", [options](absl::string_view value) {
@@ -176,8 +177,10 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
     }
     return absl::OkStatus();
   });
-  parser->Custom("spin", [options](absl::string_view value) { return SpinOptions::Parse(value, &options->spin); });
-  parser->Custom("fast-wake", [options](absl::string_view value) { return ParseFastWake(value, &options->fast_wake); });
+  parser->Custom("spin", [options](absl::string_view value) { return SpinOptions::Parse(value, &options->spin); },
+                 {"WHEN", "", "auto off on"});
+  parser->Custom("fast-wake", [options](absl::string_view value) { return ParseFastWake(value, &options->fast_wake); },
+                 {"WHEN", "", "auto on off"});
 }
 
 void FsdOptions::AddMountOption(absl::string_view option) {

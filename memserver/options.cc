@@ -64,8 +64,8 @@ absl::Status TakeListen(absl::string_view text, MemServerOptions* options) {
   const size_t colon = text.rfind(':');
   const bool has_brackets = absl::StartsWith(text, "[");
   // A bare IPv6 address has more than one colon.
-  const bool has_port = colon != absl::string_view::npos &&
-                        (has_brackets ? text[colon - 1] == ']' : text.find(':') == colon);
+  const bool has_port =
+      colon != absl::string_view::npos && (has_brackets ? text[colon - 1] == ']' : text.find(':') == colon);
   if (has_port) NRAM_RETURN_IF_ERROR(TakePort(text.substr(colon + 1), options));
   absl::string_view host = has_port ? text.substr(0, colon) : text;
   if (has_brackets && absl::ConsumeSuffix(&host, "]")) absl::ConsumePrefix(&host, "[");
@@ -243,8 +243,8 @@ absl::Status MemServerOptions::CheckRegistration() const {
         absl::StrCat("--advertise: \"", Printable(advertise, 100), "\" is not accepted: expected HOST or HOST:PORT"));
   }
   if (listen == kNoTcp || listen == "0.0.0.0" || listen == "::") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--listen=", listen, " is no address that clients could dial: add --advertise=HOST[:PORT]"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen=", listen, " is no address that clients could dial: add --advertise=HOST[:PORT]"));
   }
   return absl::OkStatus();
 }

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kLookNs = kNsPerSecond;
 constexpr int64_t kLoadAgainNs = 10 * kNsPerSecond;  // files that could not be used
 constexpr int64_t kNoticeAgainS = 86'400;
-constexpr int kCertificatesBytesMax = 16 * 1024;     // of a peer
+constexpr int kCertificatesBytesMax = 16 * 1024;  // of a peer
 
 constexpr char kExpired[] = " has expired, so clients refuse it: make a new one with `nram keygen` and copy it";
 

@@ -20,7 +20,9 @@ TEST(HelpTest, EveryCommandTeachesEveryFlag) {
     EXPECT_THAT(command.help, StartsWith(absl::StrCat("usage: nram ", command.name)));
     EXPECT_THAT(command.help, HasSubstr("\nexample: "));
     EXPECT_THAT(command.help, HasSubstr("--help"));
-    for (const std::string& flag : command.flags) EXPECT_THAT(command.help, HasSubstr("--" + flag)) << command.name;
+    for (const FlagShape& flag : command.flags) {
+      EXPECT_THAT(command.help, HasSubstr("--" + flag.name)) << command.name;
+    }
   }
 }
 

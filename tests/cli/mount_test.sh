@@ -85,6 +85,11 @@ rm -f "$directory/m/table"* "$directory/m/then"
 expect 1 "something is mounted there already" "$nram" mount "$directory/m"
 expect 0 "with blank is mounted" "$nram" mount "$directory/with blank" --size=16M --no-json
 [ "$(ours)" = 2 ] || fail "mount --json does not list two"
+# Completion offers mount points, also with blanks.
+. <("$nram" completion bash)
+COMP_WORDS=("$nram" umount "$directory/w") COMP_CWORD=2
+_nram || true
+[ "${COMPREPLY[*]}" = "$directory/with blank" ] || fail "completion of umount offers ${COMPREPLY[*]}"
 size_of() { df --output=size -B1 "$1" | tail -1 | tr -d " "; }
 [ "$(size_of "$directory/with blank")" = $((16 << 20)) ] || fail "df does not show the limit"
 echo hello > "$directory/m/greeting"

@@ -136,7 +136,37 @@ wait "$starting" 2> /dev/null || code=$?
 left=$(pgrep -f -- "--ready-file=$NRAM_STATE_DIR/" || true)
 [ -z "$left" ] || { kill -KILL $left; fail "an interrupted nram up leaves servers: $left"; }
 
+# Completion, as bash calls it: the last of the words is being typed.
 bash -n <("$nram" completion bash)
+. <("$nram" completion bash)
+offers() { # WORD... : the words that are offered
+  COMP_WORDS=("$nram" "$@")
+  COMP_CWORD=$#
+  _nram || true
+  echo " ${COMPREPLY[*]} "
+}
+expect 0 " drain " offers dr
+expect 0 " --servers= " offers up --s
+expect 0 " --no-json " offers df --no
+expect 0 " auto on off " offers sort --fast-wake =
+expect 0 " on off " offers mount --fast-wake = o
+expect 0 " --give-back=idle " offers up --give-back=i # zsh does not take it apart
+expect 0 " off idle pressure " offers up --give-back ""
+expect 0 " bash zsh " offers completion ""
+expect 0 " swap " offers doctor ""
+expect 0 " restore " offers help rest
+expect 0 " bash " offers run -- bas
+[ "$(offers run -- bash "")" = "  " ] || fail "words of another program are offered"
+[ "$(offers sort "")" = "  " ] || fail "an empty word of sort leaves no room for files: $(offers sort "")"
+expect 0 " --json " offers df ""
+expect 0 " --spin-us= " offers bench pool --sp
+expect 0 " pool load tls report " offers bench ""
+# A bench of directories has flags of a script.
+for flag in $("$nram" bench --help | grep -oE '^  --[a-z-]+'); do
+  [[ $(offers bench --) == *" $flag"[\ =]* ]] || fail "bench offers $(offers bench --), not $flag"
+done
+[[ $(offers bench --) != *--spin-us* ]] || fail "bench offers flags of bench pool"
+expect 0 " --picture " offers bench report --p
 expect 2 "which shell" "$nram" completion fish
 expect 0 "" "$nram" bench pool --quick --only="4 KiB, 32"
 expect 0 "0 errors, 0 wrong" "$nram" bench load --seconds=1 --clients=4

@@ -61,7 +61,8 @@ struct RunFlags {
                     "local memory for the program's pages, at least 16 MiB (default 2GiB);\n"
                     "auto: the memory that the machine, or this command's memory cgroup, has\n"
                     "available at the start, less a sixteenth of its total (32 MiB to 1 GiB)\n"
-                    "for other programs; it does not change later"});
+                    "for other programs; it does not change later",
+                    "auto"});
     parser->String("pool", &pool, {"POOL", kPoolFlag.text});
     RegisterTlsDir(parser);
     parser->Integer("copies", 1, kReplicasMax, &copies,

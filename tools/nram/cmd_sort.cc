@@ -119,8 +119,9 @@ struct SortFlags {
                      {"SIZE", "[S] memory of the whole process, at least 48 MiB (default 256MiB)"});
     parser->Integer("threads", 1, 256, &threads,
                     {"N", "1..256 that sort runs (default: one per processor, fewer with little memory)"});
-    parser->String("scratch", &scratch,
-                   {"pool|DIR", "[T] pool: the pool, directly (default); or a file in DIR, on a mount or disk"});
+    parser->String(
+        "scratch", &scratch,
+        {"pool|DIR", "[T] pool: the pool, directly (default); or a file in DIR, on a mount or disk", "pool"});
     parser->String("pool", &pool, {"SERVERS", kPoolFlag.text});
     RegisterTlsDir(parser);
     parser->Integer("copies", 1, kReplicasMax, &copies,
@@ -141,7 +142,8 @@ struct SortFlags {
                    {"WHEN",
                     "auto, on or off: keep this machine's idle processors from sleeping while\n"
                     "waits for the pool are frequent (default auto: on with up to 16\n"
-                    "processors, if permitted; see docs/tuning.md)"});
+                    "processors, if permitted; see docs/tuning.md)",
+                    "auto on off"});
   }
 };
 

@@ -81,7 +81,8 @@ struct OnFlags {
                    {"",
                     "swap to servers on this machine too, for tests: that frees none of its RAM,\n"
                     "and a server that is swapped out to itself loses all that it stores"});
-    parser->String("backend", &backend, {"WHAT", "pool (default); memory: this machine's own RAM, for comparison"});
+    parser->String("backend", &backend,
+                   {"WHAT", "pool (default); memory: this machine's own RAM, for comparison", "pool memory"});
     parser->Switch("json", &json, {"", "print the area in JSON"});
   }
 };

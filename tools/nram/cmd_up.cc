@@ -57,16 +57,19 @@ struct UpFlags {
     parser->Custom("donate", [this](absl::string_view value) { return ParseDonate(value, &donate); },
                    {"SIZE|auto",
                     "ceiling on each server's memory, 64M or more (default 1GiB); auto: see\n"
-                    "nram-memserver --help"});
+                    "nram-memserver --help",
+                    "auto"});
     parser->Custom("give-back", [this](absl::string_view value) { return ParseGiveBack(value, &give_back); },
                    {"WHAT",
                     "off, idle or pressure: memory that the servers give back when this machine\n"
                     "is short of memory (default: pressure with --donate=auto, else off; see\n"
-                    "nram-memserver --help)"});
+                    "nram-memserver --help)",
+                    "off idle pressure"});
     parser->String("spin", &spin,
                    {"WHEN",
                     "auto, off, on or microseconds: time that servers poll before they sleep\n"
-                    "(default auto)"});
+                    "(default auto)",
+                    "auto off on"});
     parser->Switch("pretend-hosts", &pretend_hosts,
                    {"", "each server counts as a separate machine, to try copies on one machine"});
     parser->Switch("json", &json, {"", "print the servers in JSON"});

@@ -29,9 +29,10 @@ int FinishOutput(int code, absl::string_view program);
 // A subcommand. DefineCommand makes one of a single registration of its flags.
 struct Command {
   std::string name;
-  std::string summary;             // one line
-  std::string help;                // the whole text of --help
-  std::vector<std::string> flags;  // their names, for completion
+  std::string summary;           // one line
+  std::string help;              // the whole text of --help
+  std::vector<FlagShape> flags;  // for completion
+  bool takes_words = false;      // beside flags
   // Takes the words after the name; returns the exit code.
   std::function<int(const std::vector<std::string>& args)> run;
 };
@@ -71,7 +72,8 @@ Command DefineCommand(const CommandText& text, Words words, int (*run)(Flags& fl
   command.name = text.name;
   command.summary = text.summary;
   command.help = text.before + registered.Table(text.table_width) + text.after;
-  command.flags = registered.names();
+  command.flags = registered.shapes();
+  command.takes_words = words == Words::kAny;
   command.run = [program, help = command.help, words, run](const std::vector<std::string>& args) {
     Flags flags;
     ArgParser parser(program);
