@@ -114,7 +114,7 @@ if asked != len(silent):
     sys.exit(f"{asked} of {len(silent)} servers were asked")
 T
 expect 2 "which?" "$nram" swapoff
-# The servers are bad in any case: the kernel may swap them out.
+# The area is bad in any case: its servers run on this machine.
 expect 1 "its memory is locked" "$nram" doctor
 expect 1 "may be swapped out" "$nram" doctor
 expect 0 "" "$nram" swapoff another

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -121,14 +122,21 @@ Finding CheckServerProcess(int pid, const std::string& root) {
   const bool may =
       HasSwap(root) && allowed.value_or(1) > 0 && (locked == 0 || locked < StatusField(root + process, "VmRSS"));
   if (!may && swapped == 0) return {Verdict::kGood, server + "is not swapped out", ""};
-  if (absl::StrContains(ReadFile(root + process + "/cmdline").value_or(""), "--spill=swap")) {
+  const std::string command = ReadFile(root + process + "/cmdline").value_or("");
+  if (absl::StrContains(command, "--spill=swap")) {
     return {Verdict::kAdvice, server + "may be swapped out, as its --spill=swap asks",
             "unsealed pages then lie on the disk in clear; never let it swap to the pool that it serves"};
   }
+  const std::string may_be = absl::StrCat(server, "may be swapped out",
+                                          swapped == 0 ? "" : absl::StrCat(" (", FormatByteSize(swapped), " are)"));
+  // On Unix sockets alone, as `nram up` starts it: no other machine stores there, and swapon refuses it.
+  if (absl::c_linear_search(absl::StrSplit(command, '\0'), "--listen=none")) {
+    return {Verdict::kAdvice, may_be + ", as other programs of this machine",
+            "it serves this machine alone, as for a trial: programs then wait for the swap, and unsealed pages lie "
+            "there in clear. Donate less, or use servers on other machines"};
+  }
   return {
-      Verdict::kBad,
-      absl::StrCat(server, "may be swapped out",
-                   swapped == 0 ? "" : absl::StrCat(" (", FormatByteSize(swapped), " are)")),
+      Verdict::kBad, may_be,
       absl::StrCat("clients then wait for the swap, and unsealed pages lie there in clear; if the swap is in the pool, "
                    "the server may wait for itself, and all that it stores is lost. Use nram-memserver.service, or put "
                    "MemorySwapMax=0 into its unit; by hand: echo 0 > .../memory.swap.max of its cgroup")};

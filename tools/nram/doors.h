@@ -29,7 +29,8 @@ std::vector<Finding> CheckDoors();
 // have until `deadline_ns`.
 std::vector<Finding> CheckMounts(const std::vector<std::string>& directories, int64_t deadline_ns);
 
-// Whether the kernel may swap out a memory server of this machine. There are no findings if no server runs here.
+// Whether the kernel may swap out a memory server of this machine. That is bad if other machines can reach the server,
+// else advice (a local pool for a trial). There are no findings if no server runs here.
 std::vector<Finding> CheckServersHere();
 
 // The finding of CheckServersHere for one process. `root` is put before every path, for tests.

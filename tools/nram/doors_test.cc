@@ -90,6 +90,20 @@ TEST(DoorsTest, SpillAsksForIt) {
   EXPECT_EQ(machine.Look().verdict, Verdict::kAdvice);
 }
 
+// `nram up` on an ordinary machine with swap: no fault of its setup.
+TEST(DoorsTest, AServerOfALocalPoolGetsAdvice) {
+  Machine machine;
+  const std::string cmdline = absl::StrCat("/proc/", kPid, "/cmdline");
+  machine.Write(cmdline, std::string("nram-memserver\0--port=0\0--listen=none\0--donate=1GiB\0", 52));
+  EXPECT_EQ(machine.Look().verdict, Verdict::kAdvice);
+  EXPECT_TRUE(absl::StrContains(machine.Look().what, "may be swapped out")) << machine.Look().what;
+  machine.Write(absl::StrCat("/proc/", kPid, "/status"), "VmLck:\t0 kB\nVmRSS:\t1000 kB\nVmSwap:\t2048 kB\n");
+  EXPECT_EQ(machine.Look().verdict, Verdict::kAdvice) << "it is swapped out in part";
+  // An address that other machines may reach, and a name that only looks alike.
+  machine.Write(cmdline, std::string("nram-memserver\0--listen=10.0.0.7\0--domain=--listen=none\0", 56));
+  EXPECT_EQ(machine.Look().verdict, Verdict::kBad);
+}
+
 TEST(DoorsTest, TheLowestLimitOfAllGroupsCounts) {
   Machine machine;
   const std::string process = absl::StrCat("/proc/", kPid);
