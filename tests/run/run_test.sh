@@ -29,6 +29,16 @@ expect 125 "start a local one with \`nram up\`" "$nram" run -- "$workout" exit 0
 "$nram" up --servers=2 --donate=512M > /dev/null
 
 run() { timeout -k 10 100 "$nram" run --budget=24M "$@"; }
+"$nram" run --dry --json -- "$workout" | jq -e '.budget_bytes == 2147483648 and .pool_free_bytes > 0' > /dev/null ||
+  fail "run --dry --json: $("$nram" run --dry --json -- "$workout")"
+# Files that the kernel does not execute.
+printf 'exit 7\n' > "$directory/script"
+chmod +x "$directory/script"
+expect 126 "a script needs a first line" run -- "$directory/script"
+printf '#!%s/none\nexit 7\n' "$directory" > "$directory/script"
+expect 126 "the program of its #! line, or its loader, does not exist" run -- "$directory/script"
+printf '#!/bin/sh\nexit 127\n' > "$directory/script"
+expect 127 "" run -- "$directory/script"
 # stats PROGRAM ARGUMENT...: the program's output is in out, and the command's figures are in stats.
 stats() {
   run --json -- "$@" 2> "$directory/stats" > "$directory/out" || fail "$*: exit $?: $(tail "$directory"/{out,stats})"

@@ -72,7 +72,7 @@ struct RunFlags {
                     "servers get only ciphertext (default: $NRAM_SEAL, else yes if some server\n"
                     "is on another machine; see docs/security.md)"});
     parser->Switch("stats", &stats, {"", "print statistics on standard error at the end"});
-    parser->Switch("json", &json, {"", "print them in JSON"});
+    parser->Switch("json", &json, {"", "print them, or what --dry finds, in JSON"});
     parser->Switch("dry", &dry, {"", "check whether the program can run and show its remote memory; run nothing"});
   }
 };
@@ -213,6 +213,15 @@ std::string UntracedText(const absl::Status& may_trace) {
 int Dry(const RunFlags& flags, const std::string& path, const absl::Status& may_trace) {
   const absl::StatusOr<std::unique_ptr<Pool>> pool = OpenPool(flags);
   if (!pool.ok()) return Fail(pool.status(), kFailed);
+  if (flags.json) {
+    std::cout << nlohmann::json{{"program", path},
+                                {"budget_bytes", flags.budget},
+                                {"traced", may_trace.ok()},
+                                {"pool_free_bytes", (*pool)->Capacity().free_bytes}}
+                     .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+              << std::endl;
+    return 0;
+  }
   std::cout << path << ": can be run\n"
             << "remote, beyond " << FormatByteSize(flags.budget)
             << ": its heap, its large zero-initialised data, and mappings of 128 KiB and more\n"
@@ -270,9 +279,8 @@ int RunProgram(RunFlags& flags, const Invocation& given) {
   const absl::StatusOr<RunEnd> end = RunInPool(flags, &supervisor);
   if (flags.stats || flags.json) PrintStats(flags, supervisor.report(), counters);
   if (!end.ok()) {
-    const bool begun = supervisor.report().begun;
-    return Fail(begun ? Annotate(end.status(), "the program was killed") : end.status(),
-                absl::IsNotFound(end.status()) && !begun ? kNotFound : kFailed);
+    return Fail(supervisor.report().begun ? Annotate(end.status(), "the program was killed") : end.status(),
+                supervisor.report().refused ? kCannotExecute : kFailed);
   }
   return EndAs(*end);
 }
