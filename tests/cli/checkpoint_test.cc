@@ -254,12 +254,12 @@ TEST_F(CheckpointTest, KeptRegionsAreDestroyedOnPurposeOnly) {
     for (const auto& region : nlohmann::json::parse(printed_)) names.insert(region["name"]);
     return names;
   };
-  Write(temperature_.get(), 0, "hot");
-  Write(wind_.get(), 0, "gale");
+  Write(temperature_.get(), 0, std::string(512, 'h'));
+  Write(wind_.get(), 0, std::string(512, 'g'));
   ASSERT_NO_FATAL_FAILURE(Publish(1));
   const std::unique_ptr<Pool> other = servers_.Open();
   const auto owned = other->CreateRegion(Options("owned")).value();
-  Write(owned.get(), 0, "rain");
+  Write(owned.get(), 0, std::string(512, 'r'));
   // Their program ends.
   publication_ = nullptr;
   temperature_ = nullptr;
