@@ -363,13 +363,14 @@ bool RegionTable::CollectStep(const Lease& lease, CollectProgress* progress) {
     progress->from = 0;
   }
   if (NRAM_PLANTED(lease_end_keeps_regions)) return true;
+  const int64_t now_ns = leases_->NowNs();
   return !VisitSome(owned_, lease, &progress->from, [&](Regions* regions, Regions::iterator it) {
     StoredRegion* const region = it->second.get();
     // The lease may have been granted anew meanwhile.
     if (region->lease != lease.id || lease.live()) return;
     // The time without an owner begins.
     if (region->versions != nullptr) region->versions->HasOwner();
-    const bool stays = region->StaysAlone(leases_->NowNs());
+    const bool stays = region->StaysAlone(now_ns);
     if (!progress->all && (!region->gc || stays)) return;
     doomed_.FreeLater(TakeOut(regions, it));
     Count(&counters_.regions_collected);
