@@ -233,10 +233,11 @@ echo "systemctl $*" >> /dpkg-said
 # As the real one, it says nothing of a unit whose stop has failed.
 exit 0
 T2
-for program in systemd-sysusers udevadm; do
+for program in systemd-sysusers udevadm chattr; do
   printf '#!/bin/sh\necho "%s $*" >> /dpkg-said\n' $program > "$scratch/bin/$program"
 done
-chmod 755 "$scratch/bin/"{systemctl,systemd-sysusers,udevadm}
+printf '#!/bin/sh\n[ "$*" = "--unescape --path mnt-a" ] && echo /mnt/a\n' > "$scratch/bin/systemd-escape"
+chmod 755 "$scratch/bin/"{systemctl,systemd-sysusers,systemd-escape,udevadm,chattr}
 mkdir -p "$scratch/run/"{udev,systemd/system} "$scratch/etc/systemd/system/multi-user.target.wants"
 touch "$scratch/run/udev/control" "$scratch/dev/$device" "$scratch/dev/userfaultfd"
 chmod 600 "$scratch/dev/$device" "$scratch/dev/userfaultfd"
@@ -283,8 +284,8 @@ cp "$scratch/nram-false" "$scratch/usr/bin/nram"
 rm -f "$scratch/nram-"{true,false} "$scratch/dpkg-said"
 in_scratch -r "${names[@]}" || fail "they cannot be removed: $(cat "$directory/said")"
 expect_said "at the removal" "systemctl stop nram-memserver" "systemctl stop nram-swap@*" \
-  "systemctl stop nram-swap-end nram-mount@*" "udevadm control --reload" "systemctl daemon-reload" \
-  "systemctl daemon-reload"
+  "systemctl stop nram-swap-end nram-mount@*" "chattr -i /mnt/a" "udevadm control --reload" \
+  "systemctl daemon-reload" "systemctl daemon-reload"
 in_scratch -P "${names[@]}" || fail "they cannot be purged: $(cat "$directory/said")"
 rm -f "$scratch/dpkg-said"
 expect_gone "with devices that were the group's"
