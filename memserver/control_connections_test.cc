@@ -203,12 +203,15 @@ class RuledConnectionsTest : public ::testing::Test {
     MutexLock lock(&mu_);
     return served_.size();
   }
-  // Writes to the newest connection until its peer, which reads nothing, has no more room. Then closes it, as gRPC does.
+  // Writes to the newest connection until its peer, which reads nothing, has no more room. Then closes it as gRPC does.
   void FillAndClose() {
     MutexLock lock(&mu_);
     const int fd = served_.back().get();
     const std::string some(4096, 'x');
-    for (pollfd room{fd, POLLOUT, 0}; poll(&room, 1, 200) == 1;) (void)!send(fd, some.data(), some.size(), MSG_NOSIGNAL);
+    pollfd room{fd, POLLOUT, 0};
+    while (poll(&room, 1, 200) == 1 && (room.revents & POLLHUP) == 0) {
+      (void)!send(fd, some.data(), some.size(), MSG_NOSIGNAL);
+    }
     shutdown(fd, SHUT_RDWR);
     served_.back().reset();
   }
