@@ -322,6 +322,8 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   nram::OpenStandardFds();
+  // A server costs about five, and a shell's limit is often 1024. The unit has the same number.
+  nram::RaiseDescriptorLimit(65'536);
   FLAGS_logtostderr = true;
   google::InitGoogleLogging(argv[0]);
   return nram::Main(argc, argv);

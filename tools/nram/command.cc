@@ -14,6 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/status.h"
 #include "base/tls/tls_dir.h"
 #include "client/pool/client_tls.h"
@@ -101,6 +102,8 @@ absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& flag, con
   NRAM_ASSIGN_OR_RETURN(FoundMembers found, FindPool(spec));
   std::vector<PoolMember> members;
   NRAM_ASSIGN_OR_RETURN(const std::shared_ptr<TlsContext> tls, FindClientTls(found.servers, tls_dir));
+  constexpr uint64_t kDescriptorsEach = 3, kOthers = 256;  // of a control connection
+  RaiseDescriptorLimit(kDescriptorsEach * found.servers.size() + kOthers);
   for (const Endpoint& endpoint : found.servers) members.push_back({endpoint, ControlClient::Create(endpoint, tls)});
   if (where != nullptr) *where = std::move(found);
   return members;
