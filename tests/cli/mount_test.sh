@@ -124,6 +124,10 @@ kill -CONT "$daemon"
 expect 0 "$directory/m: " "$nram" mount
 expect 0 "" "$nram" umount "$directory/m"
 
+# A limit above the room that there is.
+expect 0 "That is less than --size=1.00 TiB" "$nram" mount "$directory/m" --size=1T
+expect 0 "" "$nram" umount "$directory/m"
+
 # Whether servers may destroy a mount, and whether its pages are sealed.
 expect 0 "Its pages are not sealed" "$nram" mount "$directory/m" --expendable --no-seal
 echo again > "$directory/m/file"

@@ -169,6 +169,9 @@ done
 expect 0 " --picture " offers bench report --p
 expect 2 "which shell" "$nram" completion fish
 expect 0 "" "$nram" bench pool --quick --only="4 KiB, 32"
+expect 2 "no row's name contains \"NOTHING\"" "$nram" bench pool --quick --only=NOTHING
+expect 2 "is not a size" "$nram" bench --size=160MB
+expect 2 "as in 160M" "$nram" bench --size=60M
 expect 0 "0 errors, 0 wrong" "$nram" bench load --seconds=1 --clients=4
 expect 1 "disks is not a directory" "$nram" bench disks
 echo "all good"

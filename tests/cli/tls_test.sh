@@ -104,6 +104,10 @@ expect 0 "total" "$nram" df --pool="$pool"
 
 # Machines with a secret make certificates that fit, each on its own.
 head -c 32 /dev/urandom > "$directory/secret"
+chmod 644 "$directory/secret"
+expect 1 "other users may read" "$nram" keygen "$directory/one" --secret="$directory/secret" --purpose="job 7"
+[ ! -e "$directory/one/client.key" ] || fail "a secret that others may read was used"
+chmod 600 "$directory/secret"
 for of in one two; do
   "$nram" keygen "$directory/$of" --secret="$directory/secret" --purpose="job 7" --host=127.0.0.1 > /dev/null
 done

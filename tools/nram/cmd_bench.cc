@@ -103,6 +103,10 @@ nlohmann::json ToJson(const BenchRow& row) {
           {"ok", row.ok()}};
 }
 
+absl::Status NoSuchRow(const std::string& only) {
+  return absl::InvalidArgumentError(absl::StrCat("--only: no row's name contains \"", only, "\""));
+}
+
 absl::Status RunPool(const BenchFlags& options, const std::string& directory) {
   const std::string sleeping_dir = absl::StrCat(directory, "/sleeping");
   const std::string spinning_dir = absl::StrCat(directory, "/spinning");
@@ -132,6 +136,7 @@ absl::Status RunPool(const BenchFlags& options, const std::string& directory) {
     if (!options.json) PrintRow(row);
     rows.push_back(ToJson(row));
   }));
+  if (rows.empty()) return NoSuchRow(options.only);
   if (options.json) std::cout << rows.dump(2) << std::endl;
   return absl::OkStatus();
 }
@@ -182,12 +187,10 @@ absl::Status RunTls(const BenchFlags& options, const std::string& directory) {
         "[min max]", "mark", "plain, ratio");
   }
   NRAM_RETURN_IF_ERROR(RunTlsBench(plain.get(), tls.get(), bench, [&](const BenchRow& row) {
-    if (!options.json) {
-      PrintRow(row);
-    } else {
-      rows.push_back(ToJson(row));
-    }
+    if (!options.json) PrintRow(row);
+    rows.push_back(ToJson(row));
   }));
+  if (rows.empty()) return NoSuchRow(options.only);
   if (options.json) std::cout << rows.dump(2) << std::endl;
   return absl::OkStatus();
 }

@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "base/tls/authority.h"
+#include "base/tls/context.h"
 #include "tools/nram/command.h"
 
 namespace nram {
@@ -54,7 +55,7 @@ struct KeygenFlags {
                    {"FILE",
                     "derive the authority from the secret in FILE, 32 bytes or more, and from\n"
                     "--purpose: machines with the same file make certificates of the same\n"
-                    "authority. Its key is not written"});
+                    "authority. Its key is not written. Other users must not be able to read FILE"});
     parser->String("purpose", &purpose, {"TEXT", "for --secret: one authority for each, as in job-1234"});
     parser->Integer("days", 1, kDaysMax, &days, {"N", "days until the certificates expire (default: 365)"});
   }
@@ -69,6 +70,7 @@ absl::StatusOr<Authority> ReadAuthority(const std::string& directory) {
 }
 
 absl::StatusOr<Authority> DeriveAuthority(const std::string& file, const std::string& purpose) {
+  NRAM_RETURN_IF_ERROR(CheckKeyMode(file));
   NRAM_ASSIGN_OR_RETURN(const std::string secret, ReadFile(file));
   absl::StatusOr<Authority> authority = Authority::Derive("nram-authority", secret, purpose);
   if (!authority.ok()) return Annotate(authority.status(), file);

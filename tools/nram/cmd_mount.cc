@@ -200,6 +200,9 @@ int RunMount(MountFlags& flags, const Invocation& given) {
          directory.c_str(), FormatByteSize(free).c_str(),
          options.backend == Backend::kPool ? "network RAM" : "this machine's memory", copies.c_str(),
          options.log_file.c_str(), directory.c_str());
+  if (room.total_bytes < options.size_bytes) {
+    printf("That is less than --size=%s: the pool has no more free now.\n", FormatByteSize(options.size_bytes).c_str());
+  }
   if (sealed.has_value()) printf("Its pages are %s.\n", *sealed ? "sealed: servers get only ciphertext" : "not sealed");
   return 0;
 }
