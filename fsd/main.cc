@@ -232,17 +232,22 @@ int Serve(const FsdOptions& options, int ready_fd) {
     const absl::Status written = WriteFileAtomically(options.pid_file, absl::StrCat(getpid(), "\n"));
     if (!written.ok()) return Fail(written, ready_fd);
   }
+  bool is_awaited = true;
   if (ready_fd != STDERR_FILENO) {
     // From here on no path is looked up, and no inherited descriptor is read (--pool may have named one).
     (void)!chdir("/");
     for (const int fd : inherited) close(fd);
-    (void)!write(ready_fd, "ok", 2);
+    // An end of the command that waits for this, by Ctrl-C say, is its user's wish to have no mount.
+    is_awaited = write(ready_fd, "ok", 2) == 2;
     close(ready_fd);
   }
   pollfd waiting[] = {{daemon->mount->ended_fd(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
-  while (poll(waiting, 2, -1) < 0) {
+  while (is_awaited && poll(waiting, 2, -1) < 0) {
   }
-  if (waiting[0].revents == 0) {
+  if (!is_awaited) {
+    LOG(INFO) << "unmounting, because the command that asked for the mount has ended";
+    daemon->mount->Unmount(kUnmountTimeoutMs);
+  } else if (waiting[0].revents == 0) {
     signalfd_siginfo info{};
     (void)!read(signals.get(), &info, sizeof info);
     LOG(INFO) << "unmounting on signal " << info.ssi_signo;

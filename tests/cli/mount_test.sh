@@ -124,6 +124,40 @@ kill -CONT "$daemon"
 expect 0 "$directory/m: " "$nram" mount
 expect 0 "" "$nram" umount "$directory/m"
 
+# --foreground: a signal to both ends them, and the command does not return before the unmount.
+set -m
+"$nram" mount "$directory/m" --backend=memory --foreground --pid-file="$directory/foreground" 2> /dev/null &
+foreground=$!
+set +m
+for ((tries = 0; tries < 3000; ++tries)); do
+  [ ! -s "$directory/foreground" ] || break
+  sleep 0.01
+done
+[ "$(cat "$directory/foreground")" = "$foreground" ] || fail "the daemon in the foreground is another process"
+kill -INT -- "-$foreground"
+wait "$foreground" || fail "a mount in the foreground ends with $?"
+! mountpoint -q "$directory/m" || fail "mount --foreground has returned before the unmount"
+# Ctrl-C while the servers do not answer: nothing is mounted later.
+frozen=("$(jq .pid "$NRAM_STATE_DIR/0.pid")" "$(jq .pid "$NRAM_STATE_DIR/1.pid")")
+for pid in "${frozen[@]}"; do freeze "$pid"; done
+daemons() { pgrep -f -- "nram-fsd.*--pid-file=$directory/never" | wc -l; }
+set -m
+"$nram" mount "$directory/m" --io-timeout-ms=600000 --pid-file="$directory/never" > /dev/null 2>&1 &
+mounting=$!
+set +m
+for ((tries = 0; tries < 3000; ++tries)); do
+  [ "$(daemons)" -lt 2 ] || break
+  sleep 0.01
+done
+kill -INT -- "-$mounting"
+wait "$mounting" 2> /dev/null || true
+kill -CONT "${frozen[@]}"
+for ((tries = 0; tries < 6000; ++tries)); do
+  [ "$(daemons)" -gt 0 ] || break
+  sleep 0.01
+done
+[ "$(daemons)" = 0 ] || fail "an interrupted nram mount leaves its daemon"
+! mountpoint -q "$directory/m" || fail "an interrupted nram mount is mounted later"
 # A limit above the room that there is.
 expect 0 "That is less than --size=1.00 TiB" "$nram" mount "$directory/m" --size=1T
 expect 0 "" "$nram" umount "$directory/m"

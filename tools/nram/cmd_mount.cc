@@ -175,12 +175,17 @@ int RunMount(MountFlags& flags, const Invocation& given) {
   for (const std::string& arg : given.args) {
     if (arg != "--json" && arg != "--no-json") command.push_back(arg);
   }
+  if (options.foreground) {
+    // In place of this command, which must not return before the daemon has unmounted.
+    const Argv argv(command);
+    execv(program->c_str(), argv.get());
+    return ToExitCode(ErrnoStatus(errno, *program), "nram mount");
+  }
   absl::StatusOr<Subprocess> daemon = Subprocess::Start(command);
   if (!daemon.ok()) return ToExitCode(daemon.status(), "nram mount");
-  // With --foreground it runs until it is unmounted; else it bounds its own start.
+  // It bounds its own start.
   const auto ended = daemon->WaitUntil(Subprocess::kNoDeadline);
   if (!ended->ok()) return ended->signal == 0 ? ended->code : 1;
-  if (options.foreground) return 0;
   const MountRoom room = AskRooms({directory}, kAskTimeoutMs)[0];
   if (room.error != 0) {
     return ToExitCode(absl::UnavailableError(absl::StrCat(directory, ": ", WhyUnknown(directory, room.error))),
