@@ -6,6 +6,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -34,11 +35,14 @@ std::string OpenSslError() {
   const unsigned long error = ERR_peek_error();
   ERR_clear_error();
   const char* const reason = error == 0 ? nullptr : ERR_reason_error_string(error);
-  return reason == nullptr ? "it cannot be used (may this user read it?)"
+  return reason == nullptr ? "it cannot be used"
                            : absl::StrCat("not a complete, matching PEM file of this kind (", reason, ")");
 }
 
 absl::Status Unusable(const std::string& path, absl::string_view why) {
+  if (access(path.c_str(), R_OK) != 0) {
+    return ErrnoStatus(errno, absl::StrCat(path, ": this user must be able to read it"));
+  }
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
 }
 

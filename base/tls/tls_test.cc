@@ -232,6 +232,10 @@ TEST_F(TlsTest, FilesAreCheckedAndNamed) {
   EXPECT_THAT(
       std::string(TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kClient), TlsRole::kClient).status().message()),
       HasSubstr("chmod"));
+  const TlsFiles files = *TlsFiles::In(directory_, TlsRole::kServer);
+  std::filesystem::rename(files.certificate, directory_ + "/elsewhere");
+  EXPECT_THAT(std::string(TlsContext::Load(files, TlsRole::kServer).status().message()),
+              HasSubstr("server.pem: this user must be able to read it: No such file"));
   std::filesystem::remove(directory_ + "/ca.pem");
   EXPECT_THAT(std::string(TlsFiles::In(directory_, TlsRole::kClient).status().message()), HasSubstr("ca.pem"));
 }

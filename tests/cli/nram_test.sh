@@ -80,7 +80,8 @@ expect 0 "nram " "$nram" -V
 # A host file, the environment, and a server that does not answer.
 sed 1d "$NRAM_STATE_DIR/pool" > "$directory/hosts"
 echo "127.0.0.1:9 # nobody" >> "$directory/hosts"
-expect 1 "does not answer" "$nram" df --pool="$directory/hosts"
+expect 1 " does not answer: " "$nram" df --pool="$directory/hosts"
+expect 2 "\"hosts\" is a file here: write ./hosts" env -C "$directory" "$(readlink -f "$nram")" df --pool=hosts
 NRAM_POOL=$(sed 1d "$NRAM_STATE_DIR/pool" | paste -sd,) expect 0 "total" "$nram" df
 expect 1 "No such file" "$nram" df --pool=/does/not/exist
 

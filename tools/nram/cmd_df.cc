@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/units.h"
 #include "client/pool/placement.h"
 #include "nlohmann/json.hpp"
@@ -159,8 +160,11 @@ int Run(DfFlags& options, const Invocation&) {
   for (size_t i = 0; i < members->size(); ++i) {
     const std::string name = (*members)[i].endpoint.ToString();
     if (!answers[i].ok()) {
-      printf("%-*s %s\n", static_cast<int>(width), name.c_str(),
-             IsOfTrust(answers[i].status()) ? "cannot be used by this client" : "does not answer");
+      absl::string_view why = answers[i].status().message();
+      absl::ConsumePrefix(&why, absl::StrCat("memory server ", name, ": "));
+      printf("%-*s %s: %s\n", static_cast<int>(width), name.c_str(),
+             IsOfTrust(answers[i].status()) ? "cannot be used by this client" : "does not answer",
+             std::string(why).c_str());
       continue;
     }
     const ServerCapacity& at = answers[i]->capacity;
