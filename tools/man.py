@@ -1,9 +1,28 @@
 #!/usr/bin/env python3
 """tools/man.py NAME SECTION SUMMARY: makes a man page of a --help text on standard input: both say the same."""
 
+import os
 import re
 import sys
 import time
+
+FILES = """/etc/nram/pool       the pool of commands without --pool and NRAM_POOL
+/etc/nram/tls        certificates of servers and clients
+$NRAM_STATE_DIR      local pools, logs, process ids; else /run/nram for root,
+                     $XDG_RUNTIME_DIR/nram or /tmp/nram-UID"""
+EXIT = "0: done. 1: it failed. 2: the command line is wrong. nram run: see nram\\-run(1)."
+
+
+def of_nram():
+    """The sections that nram(1) has beside its help; the variables are those of docs/operating.md."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../docs/operating.md")) as file:
+        rows = re.findall(r"^\| (`NRAM_.*?) \| (.*) \|$", file.read(), re.MULTILINE)
+    print(".SH ENVIRONMENT")
+    for names, meaning in rows:
+        print(".TP\n" + escape(names.replace("`", "")) + "\n" + escape(meaning.replace("`", "")))
+    print(".SH FILES\n.nf\n" + "\n".join(escape(line) for line in FILES.split("\n")) + "\n.fi")
+    print(".SH EXIT STATUS\n" + EXIT)
+    print(".SH SEE ALSO\nnram\\-memserver(8), nram\\-fsd(8), mount.fuse.nram(8), nram.h(3), nram\\-COMMAND(1)")
 
 
 def escape(text):
@@ -43,6 +62,8 @@ def main():
         print(escape(line) if line else ".PP" if filled else "")
     if not filled:
         print(".fi")
+    if name == "nram":
+        of_nram()
 
 
 if __name__ == "__main__":

@@ -55,6 +55,12 @@ commands=$("$nram" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p')
 for command in $commands; do
   grep -q '^\.TH' "$prefix/share/man/man1/nram-$command.1" || fail "no page of nram $command"
 done
+for section in ENVIRONMENT FILES "EXIT STATUS" "SEE ALSO"; do
+  grep -q "^\.SH $section" "$prefix/share/man/man1/nram.1" || fail "nram.1 has no $section"
+done
+for variable in NRAM_POOL NRAM_TLS_DIR NRAM_KEY_FILE; do
+  grep -q "^$variable" "$prefix/share/man/man1/nram.1" || fail "nram.1 does not tell of $variable"
+done
 for page in man1/nram.1 man3/nram.h.3 man3/nram-managed.h.3 man8/nram-fsd.8 man8/nram-memserver.8; do
   grep -q '^\.TH' "$prefix/share/man/$page" || fail "no page $page"
 done
