@@ -106,17 +106,20 @@ Errno FileData::Write(uint64_t offset, PaddedBytes bytes, WriteOrigin origin) {
     }
   }
   GateLock lock(&mu_);
-  const Errno error = WriteAlone(offset, bytes);
-  NoteWritten(error, offset, end, origin);
+  bool begun = false;
+  const Errno error = WriteAlone(offset, bytes, &begun);
+  // A writer's write that was refused before has changed nothing.
+  if (begun || origin == WriteOrigin::kPageCache) NoteWritten(error, offset, end, origin);
   return error;
 }
 
-Errno FileData::WriteAlone(uint64_t offset, PaddedBytes bytes) {
+Errno FileData::WriteAlone(uint64_t offset, PaddedBytes bytes, bool* begun) {
   const uint64_t end = offset + bytes.size;
   NRAM_RETURN_IF_ERRNO(CheckRange(offset, bytes.size));
   if (end > size_.load()) NRAM_RETURN_IF_ERRNO(CleanTail());
   if (!IsWholeUnits(offset, end)) NRAM_RETURN_IF_ERRNO(RoundOut(&offset, &bytes));
   if (pages_.NeedsRoom(offset, offset + bytes.size)) NRAM_RETURN_IF_ERRNO(Reserve(offset, offset + bytes.size));
+  *begun = true;
   return WriteUnits(offset, {bytes.data, bytes.size});
 }
 

@@ -115,7 +115,7 @@ class FileData : public FileBody {
   // Writes whole units and waits. If there is no room, tries once more when the deleted files are freed.
   Errno WriteUnits(uint64_t offset, absl::Span<const std::byte> bytes) ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // The same for any bytes.
-  Errno WriteAlone(uint64_t offset, PaddedBytes bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Errno WriteAlone(uint64_t offset, PaddedBytes bytes, bool* begun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A write leaves the file larger, and its pages good; if it failed, the tail unsure or its pages failed.
   void NoteWritten(Errno error, uint64_t offset, uint64_t end, WriteOrigin origin) ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void GrowTo(uint64_t size);

@@ -30,6 +30,8 @@ class CallThreadsTest : public ::testing::Test {
       changed_.SignalAll();
       while (permits_ == 0) changed_.WaitUntil(&mu_, DeadlineAfterMs(60'000));
       --permits_;
+      ++ended_;
+      changed_.SignalAll();
     });
   }
   bool PostShort(uint32_t tenant, Pace pace = Pace::kQuick) {
@@ -46,11 +48,12 @@ class CallThreadsTest : public ::testing::Test {
   }
   // False: not in time.
   bool AwaitBegun(int wanted) { return Await(&begun_, wanted); }
+  bool AwaitEnded(int wanted) { return Await(&ended_, wanted); }
   bool AwaitShort(int wanted) { return Await(&short_done_, wanted); }
 
   Mutex mu_;
   CondVar changed_;
-  int permits_ = 0, begun_ = 0, short_done_ = 0;  // guarded by mu_
+  int permits_ = 0, begun_ = 0, ended_ = 0, short_done_ = 0;  // guarded by mu_
   std::unique_ptr<CallThreads> threads_ = std::make_unique<CallThreads>();
 
  private:
@@ -80,9 +83,9 @@ TEST_F(CallThreadsTest, TenantsTakeTurns) {
     Permit(3);  // each tenant's turn comes at the third at the latest
     EXPECT_TRUE(AwaitShort(1));
     Permit(40 - 3);
-    ASSERT_TRUE(AwaitBegun(40));
+    ASSERT_TRUE(AwaitEnded(40));
     MutexLock lock(&mu_);
-    begun_ = short_done_ = 0;
+    begun_ = ended_ = short_done_ = 0;
   }
 }
 
