@@ -87,10 +87,10 @@ class PoolStore : public BlockStore {
 
  private:
   // The bytes of files that fit into these of the servers at the dearest: pages with their share of the index. At each
-  // server there may be less left than a span takes, which is then room for no span.
+  // server there may be less left than a span takes, which is then room for no span, and a new connection takes some.
   uint64_t Storable(uint64_t bytes) const {
     constexpr uint64_t kSpanPrice = kPagesPerSpan * Room::kBytesPerPage + Room::kBytesPerRegion;
-    const uint64_t pieces = std::min(bytes, pool_->server_count() * kSpanPrice);
+    const uint64_t pieces = std::min(bytes, 4 * pool_->server_count() * kSpanPrice);
     const auto copies = static_cast<uint64_t>(options_.copies);
     return (bytes - pieces) / Room::kBytesPerPage / copies * kPageBytes;
   }

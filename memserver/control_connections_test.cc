@@ -164,12 +164,13 @@ TEST_F(ControlConnectionsTest, AFloodOfResetsIsCutOff) {
 // With rules.
 class RuledConnectionsTest : public ::testing::Test {
  protected:
-  RuledConnectionsTest() : path_(absl::StrCat(::testing::TempDir(), "/rules.", getpid())) {}
+  RuledConnectionsTest() : path_(absl::StrCat("/tmp/nram-rules.", getpid())) {}
   ~RuledConnectionsTest() override {
-    if (connections_ == nullptr) return;
-    connections_->Stop();
+    if (connections_ != nullptr) connections_->Stop();
     handshakes_.Stop();
     connections_.reset();
+    unlink(path_.c_str());
+    unlink((path_ + ".socket").c_str());
   }
   void Write(const std::string& text) { std::ofstream(path_, std::ios::trunc) << text; }
   void Start(const std::string& rules, size_t connections_max) {
@@ -220,7 +221,7 @@ class RuledConnectionsTest : public ::testing::Test {
     return poll(&look, 1, 0) == 1;
   }
 
-  const std::string path_;
+  const std::string path_;  // short, as paths of sockets are
   std::unique_ptr<FrameArena> arena_ = FrameArena::Create(64 * kMiB, kMiB).value();
   std::unique_ptr<Access> access_;
   Handshakes handshakes_{nullptr, {}};

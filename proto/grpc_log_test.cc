@@ -66,6 +66,7 @@ TEST(GrpcLogTest, TheReasonOfAnAbortIsWrittenAtOnce) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_DEATH(
       {
+        gpr_log_verbosity_init();
         TakeGrpcLog();
         for (int i = 0; i < 100; ++i) gpr_log(GPR_ERROR, "said by a peer");
         GPR_ASSERT(1 + 1 == 3);

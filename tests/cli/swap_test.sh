@@ -69,7 +69,7 @@ fi
 expect_nothing "a try"
 expect 2 "how large?" "$nram" swapon
 expect 2 "is not a size" "$nram" swapon plenty
-expect 2 "expected at least 16.0 MiB" "$nram" swapon --force 1M
+expect 2 "expected at least 16.0 MiB" "$nram" swapon 1M
 expect 2 "a swap area of 50 bytes" "$nram" swapon 50
 expect 1 "discards all data" "$nram" swapon 64M --backend=null
 expect_nothing "a backend that forgets"

@@ -181,6 +181,7 @@ int RunOn(OnFlags& flags, const Invocation& given) {
   } else if (!flags.pool.empty()) {
     flags.swap.fsd_flags.push_back("--pool=" + flags.pool);  // refused
   }
+  if (const absl::Status status = CheckSwapOptions(flags.swap); !status.ok()) return ToExitCode(status, "nram swapon");
   const PoolHosts hosts = flags.backend == "pool" ? AskHosts(flags.swap.pool) : PoolHosts();
   if (const absl::Status status = CheckOwnServers(hosts, flags.force); !status.ok()) {
     return ToExitCode(status, "nram swapon");
