@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/signals.h"
 #include "base/status.h"
 
 namespace nram {
@@ -34,6 +35,7 @@ Pump::Pump() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_NONBLO
   PCHECK(epoll_.valid() && wake_.valid());
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0);
+  const SignalsBlocked quiet;  // they are for the program's threads
   thread_ = std::thread([this] { Run(); });
   pthread_setname_np(thread_.native_handle(), "nram-pump");
 }
