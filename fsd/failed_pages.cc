@@ -14,7 +14,7 @@ constexpr uint64_t EndPage(uint64_t end) { return end / kPageBytes + (end % kPag
 void FailedPages::Add(Mark* file, uint64_t offset, uint64_t end_byte, absl::FunctionRef<void()> grow) {
   uint64_t first = FirstPage(offset);
   uint64_t end = EndPage(end_byte);
-  if (first >= end) return;
+  if (offset >= end_byte) return;
   MutexLock lock(&mu_);
   Runs& runs = files_[file];
   // What touches the new run becomes a part of it.

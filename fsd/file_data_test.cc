@@ -150,7 +150,7 @@ TEST(FailedPagesTest, BeyondTheBoundNoFailedPageIsForgotten) {
 
 // The same holds for one long run, of which every other page becomes good.
 TEST(FailedPagesTest, GoodPagesInALongRunTakeNoMoreMemory) {
-  constexpr uint64_t kPages = 4 * FailedPages::kAllRunsMax;
+  constexpr uint64_t kPages = 2 * FailedPages::kAllRunsMax + 1'000;
   FailedPages failed;
   FailedPages::Mark mark;
   const auto renew = [&](uint64_t page) {
