@@ -278,6 +278,8 @@ int ServeInBackground(const FsdOptions& options) {
     // It has closed its end, so it is about to exit, with Fail's code.
     return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 2 ? 2 : 1;
   }
+  // Only the command reads: else the daemon would not see that the command has ended.
+  close(ends[0]);
   setsid();
   UniqueFd log(open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!log.valid()) _exit(Fail(ErrnoStatus(errno, absl::StrCat("log file ", options.log_file)), ends[1]));

@@ -140,23 +140,26 @@ wait "$foreground" || fail "a mount in the foreground ends with $?"
 # Ctrl-C while the servers do not answer: nothing is mounted later.
 frozen=("$(jq .pid "$NRAM_STATE_DIR/0.pid")" "$(jq .pid "$NRAM_STATE_DIR/1.pid")")
 for pid in "${frozen[@]}"; do freeze "$pid"; done
-daemons() { pgrep -f -- "nram-fsd.*--pid-file=$directory/never" | wc -l; }
+# await_daemons LEAST MOST: so many processes of that mount's daemon are there, one of them its starter.
+await_daemons() {
+  local count deadline=$((SECONDS + 60))
+  while true; do
+    count=$(pgrep -c -f -- "nram-fsd.*--pid-file=$directory/never") || true
+    [ "$count" -lt "$1" ] || [ "$count" -gt "$2" ] || break
+    [ "$SECONDS" -lt "$deadline" ] || fail "nram mount, to be interrupted: $count daemons, expected $1 to $2"
+    sleep 0.01
+  done
+}
 set -m
 "$nram" mount "$directory/m" --io-timeout-ms=600000 --pid-file="$directory/never" > /dev/null 2>&1 &
 mounting=$!
 set +m
-for ((tries = 0; tries < 3000; ++tries)); do
-  [ "$(daemons)" -lt 2 ] || break
-  sleep 0.01
-done
+await_daemons 2 2
 kill -INT -- "-$mounting"
 wait "$mounting" 2> /dev/null || true
+await_daemons 0 1
 kill -CONT "${frozen[@]}"
-for ((tries = 0; tries < 6000; ++tries)); do
-  [ "$(daemons)" -gt 0 ] || break
-  sleep 0.01
-done
-[ "$(daemons)" = 0 ] || fail "an interrupted nram mount leaves its daemon"
+await_daemons 0 0
 ! mountpoint -q "$directory/m" || fail "an interrupted nram mount is mounted later"
 # A limit above the room that there is.
 expect 0 "That is less than --size=1.00 TiB" "$nram" mount "$directory/m" --size=1T
