@@ -243,13 +243,18 @@ std::string UsersOf(const std::string& directory) {
 // Unmounts, in a process that is left behind if it does not end: it writes the kernel's cache to the daemon first.
 absl::Status Detach(const std::string& directory, bool lazy, int daemon) {
   absl::StatusOr<Subprocess> program;
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  SubprocessOptions how;
+  how.in = how.out = null.get();  // left behind, it keeps no stream of this command open
+  how.close_others = true;
   if (geteuid() == 0) {
-    program =
-        Subprocess::StartFunction([&] { return umount2(directory.c_str(), lazy ? MNT_DETACH : 0) == 0 ? 0 : errno; });
+    how.err = null.get();  // fusermount3 says there what fails
+    program = Subprocess::StartFunction(
+        [&] { return umount2(directory.c_str(), lazy ? MNT_DETACH : 0) == 0 ? 0 : errno; }, how);
   } else {
     std::vector<std::string> command = {"fusermount3", "-u", "--", directory};
     if (lazy) command.insert(command.begin() + 2, "-z");
-    program = Subprocess::Start(command);
+    program = Subprocess::Start(command, how);
   }
   if (!program.ok()) return Annotate(program.status(), "unmount " + directory);
   const auto ended = program->WaitUntil(DeadlineAfterMs(kUmountTimeoutMs));

@@ -1,6 +1,7 @@
 #include "tools/nram/doors.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/vfs.h>
@@ -14,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/fd.h"
 #include "base/file.h"
 #include "base/host/programs.h"
 #include "base/subprocess.h"
@@ -161,12 +163,18 @@ std::vector<Finding> CheckDoors() {
 std::vector<Finding> CheckMounts(const std::vector<std::string>& directories, int64_t deadline_ns) {
   std::vector<Finding> findings;
   std::vector<Subprocess> looks;
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  SubprocessOptions how;
+  how.in = how.out = how.err = null.get();  // a child that is left behind keeps no stream of this command open
+  how.close_others = true;
   for (const std::string& directory : directories) {
     // The child may be all that waits; other threads' locks are not needed for a system call.
-    absl::StatusOr<Subprocess> look = Subprocess::StartFunction([&directory] {
-      struct statfs found {};
-      return statfs(directory.c_str(), &found) == 0 ? 0 : errno;
-    });
+    absl::StatusOr<Subprocess> look = Subprocess::StartFunction(
+        [&directory] {
+          struct statfs found {};
+          return statfs(directory.c_str(), &found) == 0 ? 0 : errno;
+        },
+        how);
     looks.push_back(look.ok() ? *std::move(look) : Subprocess());
   }
   for (size_t i = 0; i < looks.size(); ++i) {
