@@ -24,7 +24,9 @@ class GroupWitness {
   // Whether the witness has got `signal` of process `sender` (0: the kernel) since it was last asked for that number.
   // The kernel gives a signal to the youngest members of a group first, so a caller that has got one for the group is
   // told so. One from another sender is forgotten: a job scheduler signals the processes of a job one by one, and may
-  // reach the witness after the question. Blocks for a second at most; false if there is no answer.
+  // reach the witness after the question. Two signals with the same number are one, the first, to the kernel while the
+  // caller has not taken it: one for the caller alone is lost in the group's then, also if the group's other processes
+  // have taken theirs. Blocks for a second at most; false if there is no answer.
   bool HasGot(int signal, pid_t sender);
 
  private:

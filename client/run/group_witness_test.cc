@@ -50,6 +50,14 @@ int TellApart() {
   if (!other.ok() || Take(SIGUSR1) != other->pid()) return 11;
   if (witness.HasGot(SIGUSR1, other->pid())) return 12;
   if (witness.HasGot(SIGUSR1, self)) return 13;  // it was forgotten
+  // The kernel makes one signal of two: it is the group's. The next one is this process' own again.
+  kill(0, SIGUSR1);
+  kill(self, SIGUSR1);
+  if (Take(SIGUSR1) != self) return 14;
+  if (!witness.HasGot(SIGUSR1, self)) return 15;
+  kill(self, SIGUSR1);
+  if (Take(SIGUSR1) != self) return 16;
+  if (witness.HasGot(SIGUSR1, self)) return 17;
   return 0;
 }
 

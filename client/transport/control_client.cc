@@ -112,7 +112,7 @@ class GrpcControlClient final : public ControlClient {
     v1::ListRegionsRequest request = codec_.ListRegions(orphans_only, all_tenants);
     for (bool more = true; more;) {
       v1::ListRegionsReply reply;
-      NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListRegions, request, &reply, deadline_ns));
+      NRAM_RETURN_IF_ERROR(Read(&v1::Control::Stub::ListRegions, request, &reply, deadline_ns));
       NRAM_ASSIGN_OR_RETURN(more, codec_.AddPage(reply, &request, &list));
     }
     return std::move(list.regions);
@@ -124,7 +124,7 @@ class GrpcControlClient final : public ControlClient {
     v1::ListSpansRequest request = codec_.ListSpans(region, version);
     for (bool more = true; more;) {
       v1::ListSpansReply reply;
-      NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListSpans, request, &reply, deadline_ns));
+      NRAM_RETURN_IF_ERROR(Read(&v1::Control::Stub::ListSpans, request, &reply, deadline_ns));
       NRAM_ASSIGN_OR_RETURN(more, codec_.VisitPage(reply, &request, visit));
     }
     return absl::OkStatus();
@@ -132,7 +132,7 @@ class GrpcControlClient final : public ControlClient {
 
   absl::StatusOr<VersionList> ListVersions(RegionId region, int64_t deadline_ns) override {
     v1::ListVersionsReply reply;
-    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListVersions, codec_.ListVersions(region), &reply, deadline_ns));
+    NRAM_RETURN_IF_ERROR(Read(&v1::Control::Stub::ListVersions, codec_.ListVersions(region), &reply, deadline_ns));
     return codec_.Parse(reply);
   }
 
@@ -149,7 +149,7 @@ class GrpcControlClient final : public ControlClient {
     v1::ListChangesRequest request = codec_.ListChanges(region, from, to);
     for (bool more = true; more;) {
       v1::ListChangesReply reply;
-      NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListChanges, request, &reply, deadline_ns));
+      NRAM_RETURN_IF_ERROR(Read(&v1::Control::Stub::ListChanges, request, &reply, deadline_ns));
       NRAM_ASSIGN_OR_RETURN(more, codec_.VisitPage(reply, &request, visit));
     }
     return absl::OkStatus();
@@ -157,7 +157,7 @@ class GrpcControlClient final : public ControlClient {
 
   absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) override {
     v1::Statistics reply;
-    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::GetStatistics, v1::GetStatisticsRequest(), &reply, deadline_ns));
+    NRAM_RETURN_IF_ERROR(Read(&v1::Control::Stub::GetStatistics, v1::GetStatisticsRequest(), &reply, deadline_ns));
     return codec_.Parse(reply);
   }
 
@@ -172,6 +172,7 @@ class GrpcControlClient final : public ControlClient {
   struct Way {
     std::shared_ptr<Stub> stub;
     std::shared_ptr<const Pump::Link> link;
+    bool is_new = false;  // made for the call that has it
     bool good() const { return stub != nullptr && !link->ended(); }
   };
 
@@ -236,7 +237,9 @@ class GrpcControlClient final : public ControlClient {
     mu_.Lock();
     dialling_ = false;
     dialled_.SignalAll();
-    if (way.ok()) way_ = *way;
+    if (!way.ok()) return way;
+    way_ = *way;
+    way->is_new = true;
     return way;
   }
 
@@ -253,8 +256,18 @@ class GrpcControlClient final : public ControlClient {
     return why.ok() ? absl::OkStatus() : codec_.Refusal(CodeOf(why), why.message());
   }
 
+  // A call that changes nothing. A server may end an idle connection (it gives way to others, or gRPC lacks memory)
+  // just when a call begins there, and gRPC does not connect anew: then the call is made once more.
   template <typename Method, typename Request, typename Reply>
-  absl::Status Run(Method method, const Request& request, Reply* reply, int64_t deadline_ns) {
+  absl::Status Read(Method method, const Request& request, Reply* reply, int64_t deadline_ns) {
+    bool is_lost = false;
+    const absl::Status status = Run(method, request, reply, deadline_ns, &is_lost);
+    return is_lost ? Run(method, request, reply, deadline_ns) : status;
+  }
+
+  // Sets *is_lost if the call was lost with a connection that was there before it.
+  template <typename Method, typename Request, typename Reply>
+  absl::Status Run(Method method, const Request& request, Reply* reply, int64_t deadline_ns, bool* is_lost = nullptr) {
     grpc::ClientContext context;
     const int64_t left_ns = std::max<int64_t>(deadline_ns - MonotonicNs(), 0);
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(left_ns));
@@ -263,6 +276,7 @@ class GrpcControlClient final : public ControlClient {
     if (!way.ok()) return codec_.Refusal(CodeOf(way.status()), way.status().message());
     const grpc::Status status = (way->stub.get()->*method)(&context, request, reply);
     if (status.ok()) return absl::OkStatus();
+    if (is_lost != nullptr) *is_lost = status.error_code() == grpc::StatusCode::UNAVAILABLE && !way->is_new;
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
         status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       // The connection may wait for a network that was cut, long after the network is back; and gRPC cannot make a

@@ -179,7 +179,8 @@ struct AttachRegionArgs {
 // regions are as their creators chose them.
 class ControlClient {
  public:
-  // Connects in the background, or, with `tls`, at the first call. Null: plain. A Unix socket is always plain.
+  // Connects at the first call, and again after a connection was lost. With it its calls are lost; those that only read
+  // (lists, GetStatistics) are made once more. `tls`: null: plain. A Unix socket is always plain.
   static std::unique_ptr<ControlClient> Create(const Endpoint& endpoint, std::shared_ptr<TlsContext> tls = nullptr);
   virtual ~ControlClient() = default;
 
