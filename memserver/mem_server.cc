@@ -2,6 +2,7 @@
 
 #include <glog/logging.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -161,6 +162,7 @@ absl::Status MemServer::Init() {
     balance_.emplace(balance);
   }
   collector_ = std::thread([this] { CollectorLoop(); });
+  pthread_setname_np(collector_.native_handle(), "nram-tick");
   NRAM_RETURN_IF_ERROR(InitMetrics());
   LOG(INFO) << "lending " << FormatByteSize(ceiling) << "; control port " << control_port() << ", data port "
             << data_port();
