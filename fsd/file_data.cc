@@ -147,7 +147,10 @@ Errno FileData::WriteUnits(uint64_t offset, absl::Span<const std::byte> bytes) {
     Errno error = pages_.Take(offset, offset + bytes.size(), &stored);
     if (Ok(error)) error = Logged("write", stored->Write(offset, bytes));
     // The room of files that were deleted a moment ago counts too.
-    if (again || error != Err(ENOSPC) || !reclaimer->AwaitFreed(freed_before)) return error;
+    if (again || error != Err(ENOSPC) || !reclaimer->AwaitFreed(freed_before)) {
+      if (stored != nullptr) pages_.NoteUsed(offset, offset + bytes.size());
+      return error;
+    }
   }
 }
 
@@ -182,6 +185,7 @@ void FileData::OnWriteEnd(FileIo* io) {
     return;
   }
   const Errno error = Logged("write", status);
+  pages_.NoteUsed(io->offset(), io->end());
   NoteWritten(error, io->offset(), io->end(), io->origin());
   EndIo(io, error);
 }
@@ -194,6 +198,7 @@ void FileData::WriteAgain(FileIo* io) {
   again.set_earlier_failure(failed);
   io->stored_->StartWrite(&again, io->offset(), io->from());
   const Errno error = Logged("write", again.Wait());
+  pages_.NoteUsed(io->offset(), io->end());
   NoteWritten(error, io->offset(), io->end(), io->origin());
   EndIo(io, error);
 }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -52,6 +53,10 @@ class RoomStore : public BlockStore {
     MutexLock lock(&mu_);
     free_ += std::exchange(others_, 0);
   }
+  // As at a server, pages of zeros that were not there before take no room, and leave theirs in the quota.
+  bool skips_zeros = false;
+  // Runs once, when the next write has come and has taken no room yet.
+  std::function<void()> on_write;
 
  private:
   class File : public BlockFile {
@@ -63,6 +68,7 @@ class RoomStore : public BlockStore {
       store_->reserved_ -= quota_;
     }
     bool Start(BlockIo* io) override {
+      if (io->op() == BlockIo::Op::kWrite && store_->on_write) std::exchange(store_->on_write, nullptr)();
       MutexLock lock(&store_->mu_);
       io->End(io->op() == BlockIo::Op::kRead ? Load(*io) : Store(*io));
       return true;
@@ -124,18 +130,23 @@ class RoomStore : public BlockStore {
       });
       return absl::OkStatus();
     }
+    bool Skips(absl::Span<const std::byte> bytes) const {
+      return store_->skips_zeros &&
+             std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
+    }
     // All of it or nothing.
     absl::Status Store(const BlockIo& io) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store_->mu_) {
-      const uint64_t first = io.offset() / kPageBytes;
-      const uint64_t end = first + PagesOf(io.offset(), io.from().size());
       uint64_t missing = 0;
-      for (uint64_t page = first; page < end; ++page) missing += pages_.count(page) == 0;
+      ForEachPage(io.offset(), io.from().size(), [&](uint64_t page, uint64_t, size_t at, size_t bytes) {
+        missing += pages_.count(page) == 0 && !Skips(io.from().subspan(at, bytes));
+      });
       if (missing > quota_ + store_->free_) return absl::ResourceExhaustedError("full");
       const uint64_t own = std::min(missing, quota_);
       quota_ -= own;
       store_->reserved_ -= own;
       store_->free_ -= missing - own;
       ForEachPage(io.offset(), io.from().size(), [&](uint64_t page, uint64_t within, size_t at, size_t bytes) {
+        if (pages_.count(page) == 0 && Skips(io.from().subspan(at, bytes))) return;
         pages_[page].resize(kPageBytes);
         memcpy(&pages_[page][within], &io.from()[at], bytes);
       });
@@ -293,6 +304,40 @@ TEST_P(PromisesTest, AWriteElsewhereTakesNothing) {
   EXPECT_EQ(TryWrite(file, 500, 501, 'b'), Err(ENOSPC));
   Write(&file, 0, 100, 'c');
   EXPECT_EQ(blocks_.reserved(), 0u);
+}
+
+// A handle for an asynchronous write.
+class Io : public FileIo {
+ public:
+  using FileIo::FileIo;
+
+ private:
+  void OnEnd(Errno, absl::Span<const std::byte>) override {}
+};
+
+TEST_P(PromisesTest, AWriteBesideThatOfTheLastPromisedPageTakesNothing) {
+  File file = NewFile();
+  Reserve(&file, 0, 1);
+  Io io(fs_.store());
+  std::fill_n(io.buffer().data, kPageBytes, std::byte{'b'});
+  blocks_.on_write = [&] {
+    blocks_.Fill();
+    EXPECT_FALSE(fs_.StartWrite(file.inode, 300 * kPageBytes, kPageBytes, WriteNotes{}, &io)) << "it has to reserve";
+  };
+  Write(&file, 0, 1, 'a');
+  EXPECT_EQ(blocks_.reserved(), 0u);
+  EXPECT_EQ(TryWrite(file, 300, 301, 'b'), Err(ENOSPC));
+}
+
+TEST_P(PromisesTest, ZerosThatWereWrittenKeepNoRoomOnceTheyAreAHole) {
+  blocks_.skips_zeros = true;
+  for (const bool punches : {true, false}) {
+    File file = NewFile();
+    Reserve(&file, 0, 100, /*keep_size=*/false);
+    Write(&file, 0, 100, '\0');
+    punches ? Punch(&file, 0, 100, false) : Truncate(&file, 50);
+    EXPECT_EQ(blocks_.reserved(), 0u) << punches;
+  }
 }
 
 TEST_P(PromisesTest, ACloneTakesNothingAndKeepsNothing) {
