@@ -195,12 +195,12 @@ class PromisesTest : public ::testing::TestWithParam<size_t> {
   void AwaitFreed() {
     for (int i = 0; i < 3; ++i) fs_.store()->reclaimer()->AwaitFreed(0);
   }
-  Errno TryWrite(const File& file, uint64_t first, uint64_t end, char byte) {
+  Errno TryWrite(const File& file, uint64_t first, uint64_t end, char byte, WriteOrigin origin = WriteOrigin::kWriter) {
     const size_t size = (end - first) * kPageBytes;
     std::string padded(size + 2 * PaddedBytes::kPadBytes, byte);
     return fs_.Write(file.inode, first * kPageBytes,
-                     {reinterpret_cast<std::byte*>(&padded[PaddedBytes::kPadBytes]), size}, WriteNotes{},
-                     SetIdBits::kKeep);
+                     {reinterpret_cast<std::byte*>(&padded[PaddedBytes::kPadBytes]), size},
+                     WriteNotes{.origin = origin}, SetIdBits::kKeep);
   }
   static void NoteWritten(File* file, uint64_t first, uint64_t end, char byte) {
     std::fill(file->bytes.begin() + first, file->bytes.begin() + end, byte);
@@ -338,6 +338,47 @@ TEST_P(PromisesTest, ZerosThatWereWrittenKeepNoRoomOnceTheyAreAHole) {
     punches ? Punch(&file, 0, 100, false) : Truncate(&file, 50);
     EXPECT_EQ(blocks_.reserved(), 0u) << punches;
   }
+}
+
+TEST_P(PromisesTest, WhatCouldNotBeWrittenBackIsReservedAnew) {
+  File file = NewFile();
+  Write(&file, 0, 20, 'a');
+  blocks_.Fill();
+  EXPECT_EQ(TryWrite(file, 10, 40, 'b', WriteOrigin::kPageCache), Err(ENOSPC));
+  blocks_.Drain();
+  ASSERT_EQ(fs_.Allocate(file.inode, FALLOC_FL_KEEP_SIZE, 0, 60 * kPageBytes, SetIdBits::kKeep), Errno::kOk);
+  EXPECT_EQ(blocks_.reserved(), 50u) << "all but the pages that are good";
+  std::vector<std::byte> buffer(kPageBytes + 2 * PaddedBytes::kPadBytes);
+  absl::Span<const std::byte> got;
+  EXPECT_EQ(fs_.Read(file.inode, 20 * kPageBytes, 1, {}, {buffer.data() + PaddedBytes::kPadBytes, kPageBytes}, &got),
+            Err(EIO))
+      << "its bytes are lost all the same";
+  blocks_.Fill();
+  Write(&file, 10, 60, 'c');
+  Compare(file);
+  EXPECT_EQ(blocks_.reserved(), 0u);
+}
+
+TEST_P(PromisesTest, ZeroingIsAllOrNothing) {
+  File file = NewFile();
+  Write(&file, 0, 10, 'a');
+  Reserve(&file, 20, 30);
+  const auto zero = [&](uint64_t end) {
+    return fs_.Allocate(file.inode, FALLOC_FL_ZERO_RANGE, 0, end * kPageBytes, SetIdBits::kKeep);
+  };
+  blocks_.Fill();
+  EXPECT_EQ(zero(30), Err(ENOSPC));
+  Compare(file);
+  EXPECT_EQ(blocks_.reserved(), 10u);
+  blocks_.Drain();
+  EXPECT_EQ(zero(30), Errno::kOk);
+  EXPECT_EQ(blocks_.reserved(), 30u);
+  std::fill_n(file.bytes.begin(), 30, '\0');
+  file.size = 30;
+  Compare(file);
+  blocks_.Fill();
+  Write(&file, 0, 30, 'b');
+  EXPECT_EQ(blocks_.reserved(), 0u);
 }
 
 TEST_P(PromisesTest, ACloneTakesNothingAndKeepsNothing) {
