@@ -74,6 +74,10 @@ std::vector<MountRoom> AskRooms(const std::vector<std::string>& paths, int64_t t
   std::vector<MountRoom> rooms(paths.size());
   for (size_t i = 0; i < askers.size(); ++i) {
     Subprocess& child = askers[i].child;
+    if (child.pid() < 0) {
+      rooms[i] = {.error = EAGAIN};
+      continue;
+    }
     const auto ended = child.WaitUntil(deadline_ns);
     if (ended.has_value() && ended->ok() && read(askers[i].answer.get(), &rooms[i], sizeof rooms[i]) == sizeof rooms[i])
       continue;

@@ -17,7 +17,9 @@ struct MountPoint {
 
 // The room of the filesystem that a path is on.
 struct MountRoom {
-  int error = 0;  // 0: the sizes are right; ETIMEDOUT: its daemon does not answer; else statvfs(3)'s
+  // 0: the sizes are right. ETIMEDOUT: its daemon does not answer. EAGAIN: no process could be made to ask. Else
+  // statvfs(3)'s.
+  int error = 0;
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
 };
