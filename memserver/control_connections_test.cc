@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -22,6 +23,8 @@
 #include "base/http2/test_frames.h"
 #include "base/poll_until.h"
 #include "base/sync.h"
+#include "base/tls/handshake.h"
+#include "base/tls/test_certificates.h"
 #include "gtest/gtest.h"
 #include "memserver/access.h"
 #include "memserver/handshakes.h"
@@ -173,7 +176,8 @@ class RuledConnectionsTest : public ::testing::Test {
     unlink((path_ + ".socket").c_str());
   }
   void Write(const std::string& text) { std::ofstream(path_, std::ios::trunc) << text; }
-  void Start(const std::string& rules, size_t connections_max) {
+  // `handshakes`: of a server with certificates; null: it has none.
+  void Start(const std::string& rules, size_t connections_max, Handshakes* handshakes = nullptr) {
     Write(rules);
     auto access = Access::Create({.file = path_, .uid = geteuid(), .lets_anyone_in = true});
     ASSERT_TRUE(access.ok()) << access.status();
@@ -182,7 +186,8 @@ class RuledConnectionsTest : public ::testing::Test {
     options.socket_path = path_ + ".socket";
     options.connections_max = connections_max;
     options.limit_ms = 600'000;
-    options.handshakes = &handshakes_;
+    options.has_tls = handshakes != nullptr;
+    options.handshakes = handshakes != nullptr ? handshakes : &handshakes_;
     options.access = access_.get();
     connections_ = std::make_unique<ControlConnections>(options, arena_.get());
     ASSERT_TRUE(connections_->Listen().ok());
@@ -216,10 +221,11 @@ class RuledConnectionsTest : public ::testing::Test {
     shutdown(fd, SHUT_RDWR);
     served_.back().reset();
   }
-  static bool IsCutOff(const UniqueFd& fd) {
-    pollfd look{fd.get(), POLLRDHUP, 0};
+  static bool IsCutOff(int fd) {
+    pollfd look{fd, POLLRDHUP, 0};
     return poll(&look, 1, 0) == 1;
   }
+  static bool IsCutOff(const UniqueFd& fd) { return IsCutOff(fd.get()); }
 
   const std::string path_;  // short, as paths of sockets are
   std::unique_ptr<FrameArena> arena_ = FrameArena::Create(64 * kMiB, kMiB).value();
@@ -283,6 +289,36 @@ TEST_F(RuledConnectionsTest, PeersThatReadNothingKeepNoPlaceOnceGrpcHasClosed) {
     (void)poll(&end, 1, 100);
     return served() > peers.size();
   }));
+}
+
+// The handshake's thread has judged it by rules that the control plane's thread has left behind since.
+TEST_F(RuledConnectionsTest, AConnectionThatARuleShutsOutMeanwhileDoesNotComeIn) {
+  const TestCertificates certificates("ruled");
+  const std::string own = absl::StrCat("uid:", geteuid(), " b user\n");
+  std::atomic<int> witness_fd{-1};
+  const auto admit = [&](const TlsPeer&) {
+    Write("cn:other a user\n");
+    access_->Reload();
+    access_->Reload();
+    EXPECT_TRUE(Await([&] { return IsCutOff(witness_fd); })) << "all connections are judged by the new rules";
+    return absl::OkStatus();
+  };
+  Handshakes handshakes(certificates.Load(TlsRole::kServer), {.admit = admit});
+  Start("cn:client a user\n" + own, 8, &handshakes);
+  const UniqueFd witness = Connect(/*by_unix=*/true);
+  EXPECT_TRUE(Await([&] { return served() == 1; }));
+  witness_fd = witness.get();
+  const UniqueFd fd = Connect(/*by_unix=*/false);
+  const auto context = certificates.Load(TlsRole::kClient);
+  TlsHandshake handshake(context.get(), fd.get(), "localhost");
+  EXPECT_TRUE(Await([&] {
+    const auto step = handshake.Go();
+    return step.ok() && *step == TlsHandshake::Step::kDone;
+  }));
+  EXPECT_TRUE(Await([&] { return IsCutOff(fd); }));
+  EXPECT_EQ(served(), 1u);
+  connections_->Stop();
+  handshakes.Stop();
 }
 
 TEST_F(RuledConnectionsTest, OneTenantHasHalfOfTheTable) {
