@@ -157,7 +157,8 @@ void ControlConnections::Run() {
 bool ControlConnections::HasItsShareLocked(TenantNumber tenant) const {
   if (options_.access == nullptr || !options_.access->has_several_tenants()) return false;
   const auto is_its = [&](const auto& entry) { return entry.second->tenant == tenant; };
-  return std::count_if(connections_.begin(), connections_.end(), is_its) >=
+  return std::count_if(connections_.begin(), connections_.end(), is_its) +
+             std::count_if(ending_.begin(), ending_.end(), is_its) >=
          static_cast<ptrdiff_t>(options_.connections_max / 2);
 }
 

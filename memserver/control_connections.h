@@ -122,6 +122,7 @@ class ControlConnections {
   // Whether one more connection of the tenant may come. Charges for it.
   bool AdmitLocked(TenantNumber tenant, int64_t now_ns, bool* charged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ChargeLocked(bool* charged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Closed connections with calls count, too.
   bool HasItsShareLocked(TenantNumber tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The bytes of the arena that a connection takes.
   uint64_t ConnectionBytes() const { return kConnectionBytes + Pump::LinkBytes(options_.has_tls); }

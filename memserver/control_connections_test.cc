@@ -209,6 +209,17 @@ class RuledConnectionsTest : public ::testing::Test {
     MutexLock lock(&mu_);
     return served_.size();
   }
+  // gRPC's name for the newest connection.
+  std::string newest() {
+    MutexLock lock(&mu_);
+    return absl::StrCat("fd:", served_.back().get());
+  }
+  // Closes the newest connection as gRPC does.
+  void Close() {
+    MutexLock lock(&mu_);
+    shutdown(served_.back().get(), SHUT_RDWR);
+    served_.back().reset();
+  }
   // Writes to the newest connection until its peer, which reads nothing, has no more room. Then closes it as gRPC does.
   void FillAndClose() {
     MutexLock lock(&mu_);
@@ -335,6 +346,39 @@ TEST_F(RuledConnectionsTest, OneTenantHasHalfOfTheTable) {
   EXPECT_TRUE(Await([&] { return served() == 24; }));
   for (int i = 16; i < 20; ++i) EXPECT_FALSE(IsCutOff(of_a[i])) << i;
   for (const UniqueFd& fd : of_b) EXPECT_FALSE(IsCutOff(fd));
+}
+
+// gRPC keeps memory for a closed connection until its calls have ended, so it has its place until then.
+TEST_F(RuledConnectionsTest, ClosedConnectionsWithCallsCountForTheirTenant) {
+  Start(absl::StrCat("anyone a user\nuid:", geteuid(), " b user\n"), 8);
+  std::vector<ControlConnections::ConnectionPtr> calls;
+  for (size_t i = 0; i < 4; ++i) {
+    const UniqueFd fd = Connect(/*by_unix=*/false);
+    ASSERT_TRUE(Await([&] { return served() == i + 1; }));
+    const std::string name = newest();
+    calls.push_back(connections_->BeginCall(name));
+    ASSERT_NE(calls.back(), nullptr);
+    Close();
+    ASSERT_TRUE(Await([&] {
+      auto late = connections_->BeginCall(name);
+      if (late == nullptr) return true;
+      calls.push_back(std::move(late));
+      return false;
+    }));
+  }
+  EXPECT_EQ(connections_->open(), 4u);
+  for (int i = 0; i < 4; ++i) {
+    const UniqueFd fd = Connect(/*by_unix=*/false);
+    EXPECT_TRUE(Await([&] { return IsCutOff(fd); })) << i;
+  }
+  EXPECT_EQ(served(), 4u);
+  const UniqueFd of_b = Connect(/*by_unix=*/true);
+  EXPECT_TRUE(Await([&] { return served() == 5; }));
+  EXPECT_FALSE(IsCutOff(of_b));
+  std::vector<TestAnswer> answers(calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) connections_->Send(calls[i], &answers[i]);
+  for (size_t i = 0; i < calls.size(); ++i) connections_->EndCall(calls[i], answers[i].began_ns);
+  EXPECT_EQ(connections_->open(), 1u);
 }
 
 }  // namespace
