@@ -146,7 +146,7 @@ absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequ
   if (!lease.ok()) return lease.status();
   // The other one may take a second, for which this one must not hold a thread.
   if (!(*lease)->reserve_mu.TryLock()) {
-    return absl::UnavailableError("another reservation of this lease is under way: try again");
+    return absl::AbortedError("another reservation of this lease is under way: try again");
   }
   const absl::Status status = ReserveLocked(caller, request, lease->get(), reply);
   (*lease)->reserve_mu.Unlock();
