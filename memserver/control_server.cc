@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "memserver/access.h"
+#include "memserver/answer_room.h"
 #include "memserver/call_threads.h"
 #include "memserver/control_connections.h"
 #include "memserver/control_service.h"
@@ -88,8 +89,9 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     void EndWith(grpc::Status status, Reply* reply) {
       const size_t bytes = status.ok() ? reply->ByteSizeLong() : 0;
       if (bytes > kSmallAnswerBytes) {
-        answer_bytes_ = bytes;
-        if (server_->answer_bytes_.fetch_add(bytes) + bytes > kAnswerBytesMax) {
+        if (server_->answers_.Take(caller_.tenant, bytes, server_->access_->has_several_tenants())) {
+          answer_bytes_ = bytes;
+        } else {
           server_->connections_.CutOffSlowest();
           Free(reply);
           status = TooMuch();
@@ -107,7 +109,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     }
     const Caller& caller() const { return caller_; }
     void OnDone() override {
-      server_->answer_bytes_ -= answer_bytes_;
+      if (answer_bytes_ > 0) server_->answers_.Give(caller_.tenant, answer_bytes_);
       server_->connections_.EndCall(connection_, began_ns_);
       delete this;
     }
@@ -252,7 +254,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
   ControlService service_;
   ControlConnections connections_;
   const std::string address_;
-  std::atomic<size_t> answer_bytes_{0};
+  AnswerRoom answers_{kAnswerBytesMax};
   CallThreads threads_;  // after the members that calls use, and before the server whose calls it runs
   std::unique_ptr<grpc::Server> grpc_;
 };

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "gtest/gtest.h"
+#include "memserver/answer_room.h"
 #include "memserver/control_service.h"
 #include "memserver/server_core.h"
 
@@ -57,6 +58,21 @@ class ControlTenantsTest : public ::testing::Test {
   ControlService service_;
   Caller first_, second_;
 };
+
+TEST_F(ControlTenantsTest, ATenantThatTakesNoAnswersLeavesRoomForThoseOfOthers) {
+  AnswerRoom room(2 * kMiB);
+  EXPECT_TRUE(room.Take(first_.tenant, kMiB, /*has_several_tenants=*/true));
+  EXPECT_FALSE(room.Take(first_.tenant, 1, true));
+  EXPECT_TRUE(room.Take(second_.tenant, kMiB, true));
+  EXPECT_FALSE(room.Take(second_.tenant, 1, true));
+  // A refused answer takes nothing.
+  room.Give(second_.tenant, kMiB);
+  EXPECT_TRUE(room.Take(second_.tenant, kMiB, true));
+  room.Give(second_.tenant, kMiB);
+  // One that is alone may have all.
+  EXPECT_TRUE(room.Take(first_.tenant, kMiB, false));
+  EXPECT_FALSE(room.Take(first_.tenant, 1, false));
+}
 
 TEST_F(ControlTenantsTest, NoReserveWaitsForAnotherOfItsLease) {
   const auto lease = Grant(first_, 1);

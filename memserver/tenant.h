@@ -89,6 +89,7 @@ struct Tenant {
   VersionTotals versions;  // of its regions
   size_t uncharged_leases = 0;  // guarded by the lease table's lock
   LandingShare landing;
+  std::atomic<uint64_t> answer_bytes{0};      // of large answers of control that are not taken yet (AnswerRoom)
   std::atomic<int64_t> landing_waited_ns{0};  // when a connection of it last waited for landing frames
 };
 
