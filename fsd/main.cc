@@ -100,7 +100,7 @@ absl::StatusOr<std::string> OpenPool(const FsdOptions& options, Daemon* daemon) 
     NRAM_RETURN_IF_ERROR(daemon->pool->PrepareSealers(static_cast<size_t>(options.threads) * kMessagesPerRequest));
   }
   const int copies = static_cast<int>(options.copies);
-  NRAM_RETURN_IF_ERROR(CheckHosts(*daemon->pool, copies));
+  NRAM_RETURN_IF_ERROR(CheckHosts(*daemon->pool, copies, "--copies"));
   daemon->store = NewPoolStore(daemon->pool.get(), {.gc = options.gc, .copies = copies, .keep_room = options.swap});
   // A region of several copies places lost pages anew by itself.
   if (options.swap && copies == 1) daemon->store = NewRelocatingStore(std::move(daemon->store));

@@ -289,12 +289,12 @@ absl::Status Pool::PrepareSealers(size_t messages) {
   return absl::OkStatus();
 }
 
-absl::Status CheckHosts(const Pool& pool, int copies) {
+absl::Status CheckHosts(const Pool& pool, int copies, absl::string_view setting) {
   const int most = pool.CountHosts(/*with_away=*/true);
   if (copies <= most) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("--copies=", copies, ": each copy needs its own host, and ",
-                                                    "the pool has ", most, most == 1 ? " host" : " hosts",
-                                                    ": add servers on other hosts, or ask for fewer copies"));
+  return absl::ResourceExhaustedError(absl::StrCat(setting, "=", copies, ": each copy needs its own host, and ",
+                                                   "the pool has ", most, most == 1 ? " host" : " hosts",
+                                                   ": add servers on other hosts, or ask for fewer copies"));
 }
 
 }  // namespace nram
