@@ -63,6 +63,8 @@ for variable in NRAM_POOL NRAM_TLS_DIR NRAM_KEY_FILE; do
 done
 for page in man1/nram.1 man3/nram.h.3 man3/nram-managed.h.3 man8/nram-fsd.8 man8/nram-memserver.8; do
   grep -q '^\.TH' "$prefix/share/man/$page" || fail "no page $page"
+  sed -n '/^\.SH SYNOPSIS/,/^\.SH DESCRIPTION/p' "$prefix/share/man/$page" | grep -q '^[^.]' ||
+    fail "$page: the synopsis is empty"
 done
 bash -c '. "$1" && complete -p nram' _ "$prefix/share/bash-completion/completions/nram" > /dev/null || fail "completion"
 grep -q "^ExecStart=$prefix/bin/nram-memserver" "$prefix/lib/systemd/system/nram-memserver.service" || fail "the unit"
