@@ -74,6 +74,8 @@ cmp deploy/nram-server-sysusers.conf "$prefix/lib/sysusers.d/nram-server.conf" |
 differ=$(diff -r -x '*.service' -x '*.conf' -x '*.rules' -x BUILD -x fortran deploy "$prefix/share/nram" |
   grep -v ": installed$" || true)
 [ -z "$differ" ] || fail "deploy/ and its installed files differ: $differ"
+wire=$(sed -n 's/^inline constexpr uint32_t kWireVersion\(Lowest\)\? = \(.*\);/\2/p' proto/wire.h | sort -u)
+grep -q "This release speaks version $wire alone" deploy/README.md || fail "deploy/README.md tells not of wire $wire"
 [ -x "$prefix/share/nram/slurm/prolog.sh" ] || fail "a script that cannot be run"
 [ -e "$prefix/share/doc/nram/docs/../deploy/prometheus/nram-alerts.yml" ] || fail "a link of the documents"
 python3 - "$prefix/share/doc/nram" <<'T' || fail "links of the documents"
