@@ -20,6 +20,7 @@
 #include "base/fd.h"
 #include "base/sync.h"
 #include "base/test_seed.h"
+#include "fsd/fuse_mount.h"
 #include "gtest/gtest.h"
 
 namespace nram {
@@ -71,6 +72,14 @@ TEST(FuseAdapterTest, ASitesLimitForRequestsIsAsLongAsItMayBe) {
   EXPECT_EQ(ChooseRequestTimeout(0, 20, 100), 100);
   EXPECT_EQ(ChooseRequestTimeout(60, 20, 100), 60);
   EXPECT_EQ(ChooseRequestTimeout(60, 0, 30), 30) << "the kernel gives no more";
+}
+
+TEST(FuseMountTest, ASubvolumeIsNoMount) {
+  EXPECT_FALSE(IsMountedOn({.device = 5, .mount = 30}, {.device = 5, .mount = 30}));
+  EXPECT_TRUE(IsMountedOn({.device = 6, .mount = 31}, {.device = 5, .mount = 30}));
+  EXPECT_FALSE(IsMountedOn({.device = 6, .mount = 30}, {.device = 5, .mount = 30})) << "as of btrfs";
+  EXPECT_TRUE(IsMountedOn({.device = 6}, {.device = 5})) << "the mounts are unknown";
+  EXPECT_FALSE(IsMountedOn({.device = 5}, {.device = 5}));
 }
 
 TEST(FuseAdapterTest, TheKernelsThatSayWhenAPageIsWrittenBack) {

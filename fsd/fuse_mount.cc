@@ -98,6 +98,11 @@ void WriteSetting(const std::string& path, uint64_t value) {
 
 }  // namespace
 
+bool IsMountedOn(const DirectoryPlace& directory, const DirectoryPlace& above) {
+  const bool same_mount = directory.mount != 0 && directory.mount == above.mount;
+  return directory.device != above.device && !same_mount;
+}
+
 FuseMount::FuseMount(Filesystem* filesystem, const FuseMountOptions& options)
     : options_(options), filesystem_(filesystem), adapter_(filesystem, options.adapter) {}
 
@@ -132,9 +137,8 @@ absl::Status FuseMount::CheckDirectory() const {
   while (readdir(directory) != nullptr) ++entries;
   closedir(directory);
   struct stat above;
-  // A btrfs subvolume has a device of its own, and is no mount.
-  const bool same_mount = MountAt(path) != 0 && MountAt(path) == MountAt(path + "/..");
-  if (stat((path + "/..").c_str(), &above) == 0 && above.st_dev != attr.st_dev && !same_mount) {
+  if (stat((path + "/..").c_str(), &above) == 0 &&
+      IsMountedOn({attr.st_dev, MountAt(path)}, {above.st_dev, MountAt(path + "/..")})) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": something is mounted there already; unmount it first"));
   }
   if (entries > 2 && !options_.nonempty) {

@@ -1,6 +1,9 @@
 #ifndef NRAM_FSD_FUSE_MOUNT_H_
 #define NRAM_FSD_FUSE_MOUNT_H_
 
+#include <sys/types.h>
+
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +27,16 @@ struct FuseMountOptions {
   // The pool's; the mount's threads drive it. It must outlive the mount. Null: the files are in no pool.
   Poller* poller = nullptr;
 };
+
+// The place of a directory: its device, and the number of the mount that it is in (0: unknown, before Linux 5.8).
+struct DirectoryPlace {
+  dev_t device = 0;
+  uint64_t mount = 0;
+};
+
+// Whether another filesystem is mounted on a directory, whose parent is `above`. A btrfs subvolume has a device of its
+// own, and is no mount.
+bool IsMountedOn(const DirectoryPlace& directory, const DirectoryPlace& above);
 
 // A filesystem that is mounted. The number of threads bounds its memory (FuseWorker::kMemoryBytes each) and the
 // requests that it has in hand at once, beside the small ones. Not thread-safe.

@@ -64,6 +64,13 @@ int ReadSetting(const char* path) {
   return text.ok() && absl::SimpleAtoi(*text, &value) ? value : 0;
 }
 
+// Whether this kernel writes back so that lseek can find holes. A test may name the release of another one.
+bool FindsHoles() {
+  if (const char* const release = getenv("NRAM_KERNEL_RELEASE_FOR_TEST")) return KernelFindsHoles(release);
+  utsname names{};
+  return uname(&names) == 0 && KernelFindsHoles(names.release);
+}
+
 // The parts of a running daemon; each stands on those before it.
 struct Daemon {
   std::unique_ptr<Pool> pool;
@@ -100,7 +107,7 @@ absl::StatusOr<std::string> OpenPool(const FsdOptions& options, Daemon* daemon) 
     NRAM_RETURN_IF_ERROR(daemon->pool->PrepareSealers(static_cast<size_t>(options.threads) * kMessagesPerRequest));
   }
   const int copies = static_cast<int>(options.copies);
-  NRAM_RETURN_IF_ERROR(CheckHosts(*daemon->pool, copies));
+  NRAM_RETURN_IF_ERROR(CheckHosts(*daemon->pool, copies, "--copies"));
   daemon->store = NewPoolStore(daemon->pool.get(), {.gc = options.gc, .copies = copies, .keep_room = options.swap});
   // A region of several copies places lost pages anew by itself.
   if (options.swap && copies == 1) daemon->store = NewRelocatingStore(std::move(daemon->store));
@@ -171,8 +178,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   if (daemon.pool != nullptr) mount.poller = daemon.pool->poller();
   mount.adapter.background_max = static_cast<unsigned>(std::max<int64_t>(options.threads - 4, 2));
   mount.adapter.writeback = options.writeback && !options.swap;
-  utsname kernel_names{};
-  mount.adapter.finds_holes = uname(&kernel_names) == 0 && KernelFindsHoles(kernel_names.release);
+  mount.adapter.finds_holes = FindsHoles();
   const int request_s =
       static_cast<int>(std::max(options.io_timeout_ms * kSwapRequestDeadlines / 1000, kSwapRequestMinS));
   const int site_max_s = ReadSetting("/proc/sys/fs/fuse/max_request_timeout");

@@ -354,6 +354,7 @@ absl::Status ControlService::GetStatistics(const Caller& caller, const v1::GetSt
   reply->set_pid(around.pid);
   reply->set_uptime_ms(around.uptime_ms);
   FillCapacity(/*tenant=*/nullptr, reply->mutable_capacity());
+  if (caller.tenant != nullptr) FillQuota(*caller.tenant, reply->mutable_capacity());
   FillHost(around, reply->mutable_host());
   reply->set_resident_bytes(around.resident_bytes);
   reply->set_regions(counters.regions);
@@ -386,12 +387,19 @@ absl::Status ControlService::GetStatistics(const Caller& caller, const v1::GetSt
 
 absl::Status ControlService::Drain(const Caller&, const v1::DrainRequest& request, v1::DrainReply*) {
   if (core_->urgent()) {  // it goes on leaving in any case
-    return request.draining()
-               ? absl::OkStatus()
-               : absl::FailedPreconditionError("the server is about to end and accepts no new pages");
+    return request.draining() ? absl::OkStatus()
+                              : absl::FailedPreconditionError("the server is about to end and accepts no new pages");
   }
   core_->SetDraining(request.draining(), request.leaving());
   return absl::OkStatus();
+}
+
+void ControlService::FillQuota(const Tenant& tenant, v1::Capacity* capacity) {
+  const uint64_t quota_bytes = tenant.account.limit_bytes();
+  if (quota_bytes == ArenaAccount::kNoLimit) return;
+  const uint64_t bytes = tenant.account.bytes();
+  capacity->set_quota_bytes(quota_bytes);
+  capacity->set_quota_used_bytes(bytes - std::min(bytes, tenant.versions.yieldable_bytes()));
 }
 
 void ControlService::FillCapacity(const Tenant* tenant, v1::Capacity* capacity) const {
@@ -413,6 +421,7 @@ void ControlService::FillCapacity(const Tenant* tenant, v1::Capacity* capacity) 
     const uint64_t left_bytes = tenant->account.left_bytes();
     const uint64_t own = std::min(tenant->versions.yieldable_bytes(), ArenaAccount::kNoLimit - left_bytes);
     free_bytes = std::min(free_bytes, left_bytes + own);
+    FillQuota(*tenant, capacity);
   }
   // Nothing new is wanted here while the donor needs the memory.
   capacity->set_free_bytes(core_->give_back().FreeForNew(free_bytes));

@@ -58,6 +58,8 @@ class ControlService {
  private:
   // `tenant` (may be null): limits the free memory.
   void FillCapacity(const Tenant* tenant, v1::Capacity* capacity) const;
+  // The tenant's quota and its use, if it has one.
+  static void FillQuota(const Tenant& tenant, v1::Capacity* capacity);
   void FillHost(const Surroundings& around, v1::HostState* host) const;
   void FillLease(const Lease& lease, v1::LeaseReply* reply) const;
   absl::Status ReserveLocked(const Caller& caller, const v1::ReserveRequest& request, Lease* lease,

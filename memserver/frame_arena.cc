@@ -459,6 +459,11 @@ uint64_t ArenaAccount::bytes() const {
   return bytes_;
 }
 
+uint64_t ArenaAccount::limit_bytes() const {
+  MutexLock lock(&arena_->mu_);
+  return limit_bytes_;
+}
+
 uint64_t ArenaAccount::left_bytes() const {
   MutexLock lock(&arena_->mu_);
   return limit_bytes_ > bytes_ ? limit_bytes_ - bytes_ : 0;

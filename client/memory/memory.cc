@@ -88,6 +88,7 @@ absl::Status Memory::Start() {
   const SignalsBlocked quiet;
   NRAM_ASSIGN_OR_RETURN(userfault_, Userfault::Open());
   NRAM_ASSIGN_OR_RETURN(pool_, Pool::Open(options_.pool));
+  NRAM_RETURN_IF_ERROR(CheckHosts(*pool_, static_cast<int>(options_.copies), options_.copies_setting));
   const BudgetShape shape{options_.page_bytes, options_.handlers};
   const uint64_t most = MostBudget();
   const uint64_t window_pages = shape.WindowPages(options_.budget_bytes);

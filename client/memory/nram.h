@@ -158,7 +158,7 @@ static inline void nram_options_init(struct nram_options* options) {
  *
  * ENOENT: there is no such pool, or no such key file. EPERM: the kernel gives this user no userfaultfd (the message
  * tells the remedy), or the key file cannot be read. EBUSY: the key file is not fit for a secret (the message tells the
- * remedy). EIO: no server answers.
+ * remedy). ENOMEM: the pool has fewer hosts than copies. EIO: no server answers.
  */
 nram_t* nram_open(const char* pool, const struct nram_options* options);
 /*

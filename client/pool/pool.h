@@ -169,8 +169,9 @@ class Pool : private LiveMembers::Host {
 };
 
 // Checks whether the pool can have `copies` copies of a page, each on a host of its own. A server that does not answer
-// counts as another host. FAILED_PRECONDITION: the pool has fewer hosts; the message says how many.
-absl::Status CheckHosts(const Pool& pool, int copies);
+// counts as another host. RESOURCE_EXHAUSTED: the pool has fewer hosts; the message says how many, and begins with the
+// `setting` that asks for the copies, as its user knows it.
+absl::Status CheckHosts(const Pool& pool, int copies, absl::string_view setting);
 
 }  // namespace nram
 

@@ -31,6 +31,8 @@ struct ServerCapacity {
   uint64_t asked_back_bytes = 0;  // its clients are to give back so much
   bool pressed = false;           // it uses, or used lately, more than it may
   bool urgent = false;            // it leaves, and its process will end soon
+  uint64_t quota_bytes = 0;       // of this client's tenant there; 0: it has none
+  uint64_t quota_used_bytes = 0;
 };
 
 struct ServerHost {

@@ -42,7 +42,9 @@ ServerCapacity FromProto(const v1::Capacity& capacity) {
           capacity.leaving(),
           Bounded(capacity.asked_back_bytes()),
           capacity.pressed(),
-          capacity.urgent()};
+          capacity.urgent(),
+          Bounded(capacity.quota_bytes()),
+          Bounded(capacity.quota_used_bytes())};
 }
 
 ServerHost FromProto(const v1::HostState& host) {

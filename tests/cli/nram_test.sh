@@ -42,6 +42,8 @@ expect 0 "COULD LEND" "$nram" df
 expect 0 "asked_back_bytes" "$nram" status
 expect 0 "No regions." "$nram" regions
 expect 0 "No orphans." "$nram" regions --orphans
+# A list has half a minute, so that one server after the other would be too late.
+asks_at_once "$nram" regions
 expect 1 "no region 0x0000000000000001" "$nram" regions --destroy=0x0000000000000001
 expect 2 "--force needs --destroy" "$nram" regions --force
 

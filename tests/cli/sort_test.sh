@@ -52,7 +52,8 @@ expect 2 "--copies: \"5\" is not accepted: expected a whole number from 1 to 4" 
 expect 2 "--copies needs --scratch=pool" "$nram" sort --copies=2 --scratch="$directory" "$input"
 expect 2 "--expendable needs --scratch=pool" "$nram" sort --expendable --scratch="$directory" "$input"
 # Both servers are on this host.
-expect 1 "copies" "$nram" sort --copies=2 --memory=64M -o "$directory/out" "$input"
+expect 1 "--copies=2: each copy needs its own host, and the pool has 1 host" \
+  "$nram" sort --copies=2 --memory=64M -o "$directory/out" "$input"
 expect_clean "a sort that cannot have its copies"
 # -h is human numbers, not help, and a flag may come twice.
 printf '%s\n' 2K 1G 30 1.5M 999K > "$directory/sizes"

@@ -79,9 +79,12 @@ expect 0 "one more client" "$nram" keygen "$directory/bob" --authority="$keys" -
 expect 0 "total" "$nram" df --pool="$pool" --tls-dir="$directory/bob"
 
 # Rules, changed while it serves.
-echo "cn:client a user" > "$directory/access"
+echo "cn:client a user quota=32M" > "$directory/access"
 serve --tls-dir="$directory/server" --access="$directory/access"
-expect 0 "total" "$nram" df --pool="$pool" --tls-dir="$keys"
+expect 0 "quota of this client's tenant at 1 of 1 servers: 32.0 MiB, of which 0 B are used" \
+  "$nram" df --pool="$pool" --tls-dir="$keys"
+"$nram" df --json --pool="$pool" --tls-dir="$keys" |
+  jq -e '.total | .quota_bytes == 33554432 and .quota_used_bytes == 0' > /dev/null || fail "the quota in JSON"
 expect 1 "rules do not admit this side's certificate" "$nram" df --pool="$pool" --tls-dir="$directory/bob"
 echo "cn:bob ops operator" >> "$directory/access"
 for ((tries = 0; tries < 100; ++tries)); do

@@ -63,6 +63,8 @@ for variable in NRAM_POOL NRAM_TLS_DIR NRAM_KEY_FILE; do
 done
 for page in man1/nram.1 man3/nram.h.3 man3/nram-managed.h.3 man8/nram-fsd.8 man8/nram-memserver.8; do
   grep -q '^\.TH' "$prefix/share/man/$page" || fail "no page $page"
+  sed -n '/^\.SH SYNOPSIS/,/^\.SH DESCRIPTION/p' "$prefix/share/man/$page" | grep -q '^[^.]' ||
+    fail "$page: the synopsis is empty"
 done
 bash -c '. "$1" && complete -p nram' _ "$prefix/share/bash-completion/completions/nram" > /dev/null || fail "completion"
 grep -q "^ExecStart=$prefix/bin/nram-memserver" "$prefix/lib/systemd/system/nram-memserver.service" || fail "the unit"
@@ -72,6 +74,8 @@ cmp deploy/nram-server-sysusers.conf "$prefix/lib/sysusers.d/nram-server.conf" |
 differ=$(diff -r -x '*.service' -x '*.conf' -x '*.rules' -x BUILD -x fortran deploy "$prefix/share/nram" |
   grep -v ": installed$" || true)
 [ -z "$differ" ] || fail "deploy/ and its installed files differ: $differ"
+wire=$(sed -n 's/^inline constexpr uint32_t kWireVersion\(Lowest\)\? = \(.*\);/\2/p' proto/wire.h | sort -u)
+grep -q "This release speaks version $wire alone" deploy/README.md || fail "deploy/README.md tells not of wire $wire"
 [ -x "$prefix/share/nram/slurm/prolog.sh" ] || fail "a script that cannot be run"
 [ -e "$prefix/share/doc/nram/docs/../deploy/prometheus/nram-alerts.yml" ] || fail "a link of the documents"
 python3 - "$prefix/share/doc/nram" <<'T' || fail "links of the documents"

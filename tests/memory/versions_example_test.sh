@@ -33,6 +33,13 @@ gfortran -std=f2018 -Wall -Wextra -Werror -O2 -J "$directory" "$fortran/nram.f90
 "$directory/arrays" || fail "arrays.f90"
 cpp() { "$heat" "$1" --n=300 --steps=60 --every=5 --budget-mib=4; }
 f90() { "$directory/heat" "$1" 300 60 5 4; }
+# A wrong word is answered without a backtrace.
+for word in turn "solve none"; do
+  code=0
+  "$directory/heat" $word > "$directory/wrong.out" 2>&1 || code=$?
+  [ "$code" -eq 2 ] || fail "heat $word: exit $code"
+  ! grep -qiE 'backtrace|error termination' "$directory/wrong.out" || fail "heat $word: a backtrace"
+done
 for solver in cpp f90; do
   "cpp" watch > "$directory/cpp.out" 2>&1 &
   first=$!

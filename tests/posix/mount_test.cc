@@ -282,6 +282,23 @@ TEST(MountTest, ADeadServersFilesFailAndNothingElseDoes) {
   EXPECT_EQ(WriteFile(mount.path() + "/0", 5'000, 'd'), 0);
 }
 
+// As on other filesystems: a program that has the file open learns of the failure whichever other one asks first.
+TEST(MountTest, FsyncTellsAFailureToEachOpenerOnce) {
+  PoolForTest pool(1, "128M");
+  NramMount mount({"--pool=" + pool.spec(), "--io-timeout-ms=1000"});
+  const UniqueFd first = Open(mount.path() + "/f");
+  const UniqueFd second = Open(mount.path() + "/f");
+  ASSERT_EQ(kill(pool.servers()[0].pid, SIGKILL), 0);
+  const std::string page(kPageBytes, 'a');
+  ASSERT_EQ(pwrite(first.get(), page.data(), page.size(), 0), static_cast<ssize_t>(page.size()));
+  for (const UniqueFd* fd : {&first, &second}) {
+    EXPECT_EQ(fsync(fd->get()), -1) << (fd == &first ? "the writer" : "the other one");
+    EXPECT_EQ(errno, EIO);
+    EXPECT_EQ(fsync(fd->get()), 0) << "told already";
+  }
+  EXPECT_EQ(fsync(Open(mount.path() + "/f").get()), 0) << "of before it was opened";
+}
+
 TEST(MountTest, CtrlCEndsAReadThatIsStuck) {
   PoolForTest pool(1);
   NramMount mount({"--pool=" + pool.spec(), "--io-timeout-ms=600000"});
@@ -472,6 +489,29 @@ TEST(MountTest, SeekFindsWhatOnlyTheKernelHas) {
   EXPECT_EQ(lseek(fd.get(), 0, SEEK_DATA), static_cast<off_t>(5 * kMiB));
   EXPECT_EQ(lseek(fd.get(), 5 * kMiB, SEEK_HOLE), static_cast<off_t>(5 * kMiB + 4'096));
   EXPECT_EQ(lseek(fd.get(), 0, SEEK_HOLE), 0);
+}
+
+// There the kernel may have a page on its way of which the daemon does not know: no data is taken for a hole.
+TEST(MountTest, BeforeLinux616AllOfAFileIsData) {
+  ASSERT_EQ(setenv("NRAM_KERNEL_RELEASE_FOR_TEST", "6.12.43+deb13-amd64", 1), 0);
+  NramMount mount({"--backend=memory"});
+  ASSERT_EQ(unsetenv("NRAM_KERNEL_RELEASE_FOR_TEST"), 0);
+  constexpr off_t kSize = 10 * kMiB;
+  const UniqueFd fd = Open(mount.path() + "/f");
+  ASSERT_EQ(ftruncate(fd.get(), kSize), 0);
+  ASSERT_EQ(pwrite(fd.get(), "x", 1, kSize / 2), 1);
+  for (const bool stored : {false, true}) {
+    if (stored) {
+      ASSERT_EQ(fsync(fd.get()), 0);
+      DropCaches();
+    }
+    for (const off_t at : {off_t{0}, off_t{kSize / 2}, kSize - 1}) {
+      EXPECT_EQ(lseek(fd.get(), at, SEEK_DATA), at) << stored;
+      EXPECT_EQ(lseek(fd.get(), at, SEEK_HOLE), kSize) << stored << " at " << at;
+    }
+    EXPECT_EQ(lseek(fd.get(), kSize, SEEK_DATA), -1);
+    EXPECT_EQ(errno, ENXIO);
+  }
 }
 
 TEST(MountTest, ManySeekAtOnce) {

@@ -46,9 +46,9 @@ TEST(PoolStoreTest, CopiesNeedHostsOfTheirOwn) {
   TestPool servers(2);  // on one host
   const std::unique_ptr<Pool> pool = servers.Open();
   ASSERT_NE(pool, nullptr);
-  EXPECT_TRUE(CheckHosts(*pool, 1).ok());
-  const absl::Status status = CheckHosts(*pool, 2);
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(CheckHosts(*pool, 1, "--copies").ok());
+  const absl::Status status = CheckHosts(*pool, 2, "--copies");
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(absl::StrContains(status.message(), "--copies=2")) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "has 1 host:")) << status;
 }
@@ -60,8 +60,8 @@ TEST(PoolStoreTest, AServerThatIsAwayMayBeAnotherHost) {
   options.open_timeout_ms = 1'000;
   const std::unique_ptr<Pool> pool = TestPool::Open(options);
   ASSERT_NE(pool, nullptr);
-  EXPECT_TRUE(CheckHosts(*pool, 2).ok());
-  EXPECT_FALSE(CheckHosts(*pool, 3).ok());
+  EXPECT_TRUE(CheckHosts(*pool, 2, "--copies").ok());
+  EXPECT_FALSE(CheckHosts(*pool, 3, "--copies").ok());
 }
 
 }  // namespace

@@ -133,6 +133,17 @@ TEST_F(TenantsTest, AQuotaBoundsRoomLeasesAndRegions) {
   EXPECT_LT(at, 17 * kMiB);
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
   EXPECT_LE(b->account.bytes(), 16 * kMiB);
+  // A mount's size is the quota, and df tells it; neither has anything to do with other tenants.
+  const ServerCapacity told = Control()->Hello(Soon())->capacity;
+  EXPECT_EQ(told.quota_bytes, 16 * kMiB);
+  EXPECT_GE(told.quota_used_bytes, at);
+  EXPECT_LE(told.quota_used_bytes, 16 * kMiB);
+  EXPECT_EQ(Control()->GetStatistics(Soon())->capacity.quota_bytes, 16 * kMiB);
+  EXPECT_EQ(bob_->Capacity().total_bytes, 16 * kMiB);
+  EXPECT_GT(alice_->Capacity().total_bytes, 40 * kMiB);
+  BeClient("alice");
+  EXPECT_EQ(Control()->Hello(Soon())->capacity.quota_bytes, 0) << "she has none";
+  BeClient("bob");
   // Alice has room, and Bob's freed bytes are his again.
   auto hers = alice_->CreateRegion({.gc = true}).value();
   for (uint64_t i = 0; i < 40; ++i) ASSERT_TRUE(hers->Write(i * kMiB, Bytes(data)).ok());

@@ -38,6 +38,7 @@ struct Total {
   uint64_t lendable_bytes = 0;
   uint64_t idle_bytes = 0;
   int silent = 0;
+  int with_quota = 0;  // servers at which this client's tenant has a quota
 };
 
 // Servers on one host share its memory: it is counted once, and each of them has set its own unused donation aside.
@@ -58,6 +59,9 @@ Total Sum(absl::Span<const absl::StatusOr<ServerStatistics>> answers) {
     total.capacity.reserved_bytes += capacity.reserved_bytes;
     total.capacity.free_bytes += capacity.free_bytes;
     total.capacity.overhead_bytes += capacity.overhead_bytes;
+    total.capacity.quota_bytes += capacity.quota_bytes;
+    total.capacity.quota_used_bytes += capacity.quota_used_bytes;
+    total.with_quota += capacity.quota_bytes > 0;
     Host& host = hosts[answer->host.boot_id];
     host.available = answer->host.available_bytes;
     host.idle = answer->host.idle_bytes;
@@ -73,11 +77,16 @@ Total Sum(absl::Span<const absl::StatusOr<ServerStatistics>> answers) {
 }
 
 nlohmann::json ToJson(const ServerCapacity& capacity) {
-  return {{"donated_bytes", capacity.donated_bytes},
-          {"used_bytes", capacity.used_bytes},
-          {"reserved_bytes", capacity.reserved_bytes},
-          {"free_bytes", capacity.free_bytes},
-          {"overhead_bytes", capacity.overhead_bytes}};
+  nlohmann::json sizes = {{"donated_bytes", capacity.donated_bytes},
+                          {"used_bytes", capacity.used_bytes},
+                          {"reserved_bytes", capacity.reserved_bytes},
+                          {"free_bytes", capacity.free_bytes},
+                          {"overhead_bytes", capacity.overhead_bytes}};
+  if (capacity.quota_bytes > 0) {
+    sizes["quota_bytes"] = capacity.quota_bytes;
+    sizes["quota_used_bytes"] = capacity.quota_used_bytes;
+  }
+  return sizes;
 }
 
 int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::StatusOr<ServerStatistics>> answers,
@@ -140,8 +149,8 @@ void TellSilent(StatisticsAnswers answers, int silent) {
     if (!IsOfTrust(answer.status()) || ++told > kRefusalsToldMax) continue;
     fprintf(stderr, "nram df: %s\n", std::string(answer.status().message()).c_str());
   }
-  fprintf(stderr, "nram df: %d of %zu servers do not answer or refuse this client; the total is without them\n",
-          silent, answers.size());
+  fprintf(stderr, "nram df: %d of %zu servers do not answer or refuse this client; the total is without them\n", silent,
+          answers.size());
 }
 
 int Run(DfFlags& options, const Invocation&) {
@@ -181,6 +190,10 @@ int Run(DfFlags& options, const Invocation&) {
   if (hosts.rooms.size() > 1) {
     printf("\nusable with two copies on different hosts: %s\n", size(hosts.UsableBytes(2)).c_str());
   }
+  if (total.with_quota > 0) {
+    printf("\nquota of this client's tenant at %d of %zu servers: %s, of which %s are used\n", total.with_quota,
+           answers.size(), size(total.capacity.quota_bytes).c_str(), size(total.capacity.quota_used_bytes).c_str());
+  }
   PrintCopies(SumOfCopies(answers));
   PrintMembers(where, answers.size());
   TellSilent(answers, total.silent);
@@ -207,8 +220,9 @@ Shows, for each donor and in total:
 
 FREE is raw room: a page with two copies takes two pages of it, on different hosts. If the
 pool has two or more hosts, one line shows the room for data with two copies, without draining
-servers. Then nram df lists the spans with several copies by their state, as nram status does.
-The last line shows the source of the list of donors and its age.
+servers. Where the access rules give this client's tenant a quota, a line shows it and its use;
+FREE does not heed it. Then nram df lists the spans with several copies by their state, as nram
+status does. The last line shows the source of the list of donors and its age.
 
 "pressed": the donor needs its memory, or has needed it within the last 30 s. While the server
 asks its clients for memory, FREE is 0 and no new pages are placed there. After that, the

@@ -195,14 +195,16 @@ Command KeygenCommand() {
   return DefineCommand<KeygenFlags>({"keygen", "make certificates for a pool",
                                      R"(usage: nram keygen DIR [flags]
 
-Makes a small certificate authority in DIR (ca.pem, ca.key), and with it a certificate for servers (server.pem,
-server.key) and one for clients (client.pem, client.key). If the authority exists, it is kept and new certificates are
-made: run this command again to renew them. Servers and clients use changed files without a restart.
+Makes a small certificate authority in DIR (ca.pem, ca.key), and with it a certificate for servers
+(server.pem, server.key) and one for clients (client.pem, client.key). If the authority exists, it
+is kept and new certificates are made: run this command again to renew them. Servers and clients
+use changed files without a restart.
 
 )",
                                      R"(
-You may use your own authority: servers and clients also accept ca.crt, tls.crt and tls.key, as cert-manager writes
-them. A server's certificate needs "server auth" and the names that clients dial.
+You may use your own authority: servers and clients also accept ca.crt, tls.crt and tls.key, as
+cert-manager writes them. A server's certificate needs "server auth" and the names that clients
+dial.
 
 example: nram keygen ~/pool-keys --host=node1 --host=node2 --host=10.0.0.7
          nram keygen ~/bobs-keys --authority=$HOME/pool-keys --client=bob

@@ -142,7 +142,7 @@ absl::StatusOr<std::unique_ptr<Pool>> OpenPool(const RunFlags& flags) {
   if (flags.copies > 1) options.ExpectCopies();
   NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Pool> pool, Pool::Open(std::move(options)));
   // Without hosts for them, the program would be killed as soon as it outgrows its budget.
-  NRAM_RETURN_IF_ERROR(CheckHosts(*pool, static_cast<int>(flags.copies)));
+  NRAM_RETURN_IF_ERROR(CheckHosts(*pool, static_cast<int>(flags.copies), "--copies"));
   return pool;
 }
 

@@ -62,7 +62,7 @@ struct SortFlags {
     parser->Switch("merge", &merge, {"", "[m] the inputs are sorted already: accepted, and sorted all the same"});
     parser->Switch("zero-terminated", &zero, {"", "[z] lines end with a zero byte"});
     parser->Integer("record", 1, int64_t{1} << 20, &record,
-                    {"BYTES", "1..1048576: sort records of BYTES instead of lines; equal ones keep their order"});
+                    {"BYTES", "1..1048576: sort records of BYTES instead of lines; equal ones keep their\norder"});
     parser->Heading("\nWhere and how");
     RegisterPlaces(parser);
     parser->Switch("progress", &progress, {"", "show the progress, or --no-progress (default: on a terminal)"});

@@ -402,9 +402,9 @@ example: nram swapoff swap
 Command SwapsCommand() {
   return DefineCommand<ListFlags>({"swaps", "list swap areas", R"(usage: nram swaps [NAME...] [flags]
 
-Lists the swap areas of `nram swapon`, or those named: the bytes that the kernel has swapped out to each (USED),
-the bytes that the pool stores for it now, in all copies (IN POOL), and the bytes that the kernel
-has freed and the servers have collected so far, counted once (COLLECTED).
+Lists the swap areas of `nram swapon`, or those named: the bytes that the kernel has swapped out to
+each (USED), the bytes that the pool stores for it now, in all copies (IN POOL), and the bytes that
+the kernel has freed and the servers have collected so far, counted once (COLLECTED).
 
 )",
                                    R"(
