@@ -50,9 +50,11 @@ void Poller::Remove(Client* client) {
   }
 }
 
-void Poller::Arm(Client* client, int fd, bool armed, bool for_output) {
+bool Poller::Arm(Client* client, int fd, bool armed, bool for_output) {
   epoll_event event{.events = EPOLLIN | (for_output ? uint32_t{EPOLLOUT} : 0), .data = {.ptr = client}};
-  PCHECK(epoll_ctl(epoll_.get(), armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) == 0);
+  if (epoll_ctl(epoll_.get(), armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) == 0) return true;
+  PCHECK(errno == ENOSPC || errno == ENOMEM) << "epoll_ctl";
+  return false;
 }
 
 void Poller::Disarm(int fd) { PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr) == 0); }

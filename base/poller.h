@@ -39,8 +39,9 @@ class Poller {
   // Returns when no callback of `client` runs or will run. Must not be called from a callback.
   void Remove(Client* client);
   // Watches `fd` for input (and for output, if `for_output`) until Disarm. The client keeps the descriptor. `armed`:
-  // the descriptor is watched already, for something else. May be called from any thread, and from callbacks.
-  void Arm(Client* client, int fd, bool armed, bool for_output);
+  // the descriptor is watched already, for something else. May be called from any thread, and from callbacks. False,
+  // and nothing changes: the kernel watches nothing more for this user (fs.epoll.max_user_watches), or has no memory.
+  [[nodiscard]] bool Arm(Client* client, int fd, bool armed, bool for_output);
   // Must be called before `fd` is closed. One more OnReady may still follow.
   void Disarm(int fd);
 
