@@ -47,8 +47,8 @@ class Poller {
 
   // From now on the caller's threads do the work: except for short gaps, one of them is in Drive, which waits for `fd`
   // too. The caller keeps `fd` open until Unwatch. Nothing hangs if no thread is in Drive: the poller's own thread
-  // looks after its clients every 20 ms.
-  void Watch(int fd);
+  // looks after its clients every 20 ms. False, and nothing changes: as Arm.
+  [[nodiscard]] bool Watch(int fd);
   // Drives until something is ready, `timeout_ms` have passed, or a signal comes. True if the watched descriptor is
   // readable or broken.
   bool Drive(int timeout_ms);

@@ -107,8 +107,9 @@ absl::StatusOr<std::unique_ptr<FuseMount>> FuseMount::Start(Filesystem* filesyst
   NRAM_RETURN_IF_ERROR(mount->CheckDirectory());
   NRAM_RETURN_IF_ERROR(mount->Mount());
   mount->WatchRoom();
-  mount->workers_ = std::make_unique<FuseWorkers>(&mount->adapter_, mount->session_, options.threads, options.fast_wake,
-                                                  options.poller);
+  mount->workers_ =
+      std::make_unique<FuseWorkers>(&mount->adapter_, mount->session_, options.fast_wake, options.poller);
+  NRAM_RETURN_IF_ERROR(mount->workers_->Start(options.threads));
   mount->TuneDevice();
   return mount;
 }

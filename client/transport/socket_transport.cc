@@ -264,7 +264,7 @@ void SocketTransport::ArmIfNeededLocked() {
   if (armed_ && armed_for_output_ == send_blocked_) return;
   if (!poller_->Arm(this, fd_.get(), armed_, send_blocked_)) {
     // Replies could not be awaited. The next tick ends the calls, as those of any broken connection.
-    LOG(WARNING) << "the kernel has no watch left for a connection: see /proc/sys/fs/epoll/max_user_watches";
+    break_reason_ = "the kernel watches no more descriptors for this user (fs.epoll.max_user_watches)";
     return BreakLocked();
   }
   armed_ = true;
