@@ -33,6 +33,7 @@
 #include "base/http2/frame_scanner.h"
 #include "base/http2/test_frames.h"
 #include "base/poll_until.h"
+#include "base/test_core_dump.h"
 #include "base/test_seed.h"
 #include "base/tls/authority.h"
 #include "base/tls/channel.h"
@@ -252,6 +253,13 @@ TEST_F(TlsTest, AFileThatThisUserMayNotReadIsCalledSo) {
     ASSERT_EQ(chmod(path.c_str(), 0600), 0);
   }
   EXPECT_TRUE(TlsContext::Load(files, TlsRole::kClient).ok());
+}
+
+TEST(ChannelTest, CoreDumpsLeaveOpenedDataOut) {
+  const TlsSession session;
+  const size_t before = UndumpedBytes();
+  const Channel channel(-1, &session);
+  EXPECT_EQ(UndumpedBytes() - before, kRecordContentMax);
 }
 
 TEST_F(TlsTest, FilesAreCheckedAndNamed) {
