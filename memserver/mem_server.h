@@ -73,7 +73,7 @@ class MemServer {
   }
 
  private:
-  // For how long a round frees the memory of destroyed regions. Its parts together leave some of the period to the rest.
+  // For how long a round frees the memory of destroyed regions. The bounded parts leave some of the period to the rest.
   static constexpr int64_t kFreeMs = 30;
   static_assert(ServerCore::kCollectMs + ServerCore::kVersionsMs + kFreeMs <= ServerCore::kTickMs * 8 / 10);
   // The host gets free memory back after this time, or after up to twice as much.

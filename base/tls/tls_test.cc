@@ -227,7 +227,7 @@ TEST_F(TlsTest, APeerThatSpeaksSomethingElseIsTold) {
   EXPECT_THAT(std::string(server.Go().status().message()), HasSubstr("the client does not speak TLS"));
 }
 
-// Runs `body` on a thread to which the modes of files apply, whoever runs the test.
+// Runs `body` on a thread to which the modes of files apply, even where root runs the test.
 void WithoutRightsOverFiles(const std::function<void()>& body) {
   std::thread([&] {
     __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};

@@ -150,8 +150,8 @@ TEST_F(FootprintTest, TheCeilingHoldsAtThePeakOfAllAbuse) {
   EXPECT_LE(Peak(), kDonate);
 }
 
-// Calls that come faster than gRPC answers them, of clients that never hear how many it allows. (Without the meter's bound
-// such a server took 330 MiB.)
+// Calls that come faster than gRPC answers them, of clients that never hear how many it allows. (Without the meter's
+// bound such a server took 330 MiB.)
 TEST_F(FootprintTest, FloodsOfCallsStayBelowTheCeiling) {
   constexpr uint64_t kDonate = 128 * kMiB;
   constexpr int kCalls = 10'000;

@@ -45,8 +45,8 @@ class Http2Peer {
   }
 
   // Makes `calls` calls, `at_once` in each piece that it sends, whether or not they are answered. It takes the answers,
-  // but acknowledges nothing. `bad_te`: each call has a header that gRPC refuses. Returns early if the server closes the
-  // connection, or takes nothing for some seconds.
+  // but acknowledges nothing. `bad_te`: each call has a header that gRPC refuses. Returns early if the server closes
+  // the connection, or takes nothing for some seconds.
   void Flood(int calls, int at_once, bool bad_te) {
     const timeval patience{.tv_sec = 10, .tv_usec = 0};
     setsockopt(fd_.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
