@@ -50,7 +50,7 @@ TEST(ReplyBuffersTest, CoreDumpsLeaveThemOut) {
   constexpr size_t kCount = 8;
   const size_t before = UndumpedBytes();
   const ReplyBuffers buffers(kCount);
-  EXPECT_EQ(UndumpedBytes() - before, kCount * ReplyBuffers::kBufferBytes);
+  EXPECT_GE(UndumpedBytes() - before, kCount * ReplyBuffers::kBufferBytes);
 }
 
 }  // namespace

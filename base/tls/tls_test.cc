@@ -256,7 +256,7 @@ TEST_F(TlsTest, AFileThatThisUserMayNotReadIsCalledSo) {
 }
 
 TEST(ChannelTest, CoreDumpsLeaveOpenedDataOut) {
-  const TlsSession session;
+  const TlsSession session{};
   const size_t before = UndumpedBytes();
   const Channel channel(-1, &session);
   EXPECT_EQ(UndumpedBytes() - before, kRecordContentMax);

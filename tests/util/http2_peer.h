@@ -83,6 +83,7 @@ class Http2Peer {
     }
     return frames;
   }
+
   static std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
     std::string frame;
     for (int shift = 16; shift >= 0; shift -= 8) frame += static_cast<char>(payload.size() >> shift);
