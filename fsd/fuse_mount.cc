@@ -112,8 +112,16 @@ absl::StatusOr<std::unique_ptr<FuseMount>> FuseMount::Start(Filesystem* filesyst
   NRAM_RETURN_IF_ERROR(mount->CheckDirectory());
   NRAM_RETURN_IF_ERROR(mount->Mount());
   mount->WatchRoom();
-  mount->workers_ = std::make_unique<FuseWorkers>(&mount->adapter_, mount->session_, options.threads, options.fast_wake,
-                                                  options.poller);
+  mount->workers_ =
+      std::make_unique<FuseWorkers>(&mount->adapter_, mount->session_, options.fast_wake, options.poller);
+  if (const absl::Status started = mount->workers_->Start(options.threads); !started.ok()) {
+    // Nobody would answer a look at the mounted directory, so it is taken away without one.
+    mount->workers_ = nullptr;
+    mount->adapter_.StopWriteThrough();
+    fuse_session_unmount(mount->session_);
+    mount->mounted_ = false;
+    return started;
+  }
   mount->TuneDevice();
   return mount;
 }

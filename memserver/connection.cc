@@ -11,6 +11,7 @@ namespace nram {
 
 ReplyBuffers::ReplyBuffers(size_t count) {
   memory_ = Mapping::Anonymous(count * kBufferBytes).value();
+  memory_.HideFromCoreDumps();
   for (size_t i = count; i > 0; --i) free_.push_back(memory_.data() + (i - 1) * kBufferBytes);
 }
 

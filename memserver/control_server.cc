@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/http2/frame_meter.h"
 #include "base/status.h"
 #include "memserver/access.h"
 #include "memserver/answer_room.h"
@@ -27,6 +28,8 @@ namespace {
 constexpr size_t kAnswerBytesMax = 2 << 20;
 constexpr size_t kSmallAnswerBytes = 2 << 10;
 constexpr int kCallsPerConnection = 16;
+// gRPC itself has room for each call that it allows.
+static_assert(kCallsPerConnection + 8 <= FrameMeter::kOpenStreamsMax);
 
 grpc::Status ToGrpc(const absl::Status& status) {
   // absl and gRPC number their codes alike, on purpose. But gRPC uses RESOURCE_EXHAUSTED itself.

@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<FrameArena>> FrameArena::Create(uint64_t ceiling_
   // A reservation is split into data and index in this proportion.
   static_assert(kReservationBytesPerPage % kIndexBytesPerPageMax == 0);
   madvise(data->data(), data->size(), MADV_HUGEPAGE);  // an optimisation; kernels without it refuse
-  madvise(data->data(), data->size(), MADV_DONTDUMP);
+  data->HideFromCoreDumps();
   return std::unique_ptr<FrameArena>(new FrameArena(ceiling_bytes, fixed_bytes, *std::move(data), *std::move(slabs)));
 }
 

@@ -73,8 +73,9 @@ class MemServer {
   }
 
  private:
-  // For how long a round frees the memory of destroyed regions.
-  static constexpr int64_t kFreeMs = 50;
+  // For how long a round frees the memory of destroyed regions. The bounded parts leave some of the period to the rest.
+  static constexpr int64_t kFreeMs = 30;
+  static_assert(ServerCore::kCollectMs + ServerCore::kVersionsMs + kFreeMs <= ServerCore::kTickMs * 8 / 10);
   // The host gets free memory back after this time, or after up to twice as much.
   static constexpr int64_t kReleaseIdleMs = 5'000;
   static constexpr uint64_t kIndexTrimBytes = 8 * kMiB;

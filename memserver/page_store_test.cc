@@ -97,6 +97,29 @@ TEST_F(PageStoreTest, MemoryThatChangesIsNoticedUntilThePageIsWrittenWhole) {
   EXPECT_EQ(Read({0, 8}), page);
 }
 
+// The page keeps a chunk of zeros with its frame. That one was never damaged.
+TEST_F(PageStoreTest, DamageGoesWithTheLastChunk) {
+  for (const auto frames : {PageStore::Frames::kFitted, PageStore::Frames::kWhole}) {
+    frames_ = frames;
+    ASSERT_EQ(Write({0, 8}, std::string(kPageBytes, 'a')), Reason::kOk);
+    FrameLoc frame = 0;
+    ASSERT_EQ(store_.ReadInPlace({.region = {kRegion, 0}, .epoch = 1, .range = {0, 8}},
+                                 [&](const PageStore::Stored& stored) {
+                                   frame = (static_cast<std::byte*>(stored.chunks[0].iov_base) - arena_->Data(0)) /
+                                           kChunkBytes;
+                                 }),
+              Reason::kOk);
+    arena_->Data(frame)[5 * kChunkBytes + 77] ^= std::byte{4};
+    ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {0, 4}, frames}), Reason::kOk);
+    EXPECT_EQ(Read({0, 8}), "damaged") << "the damaged chunk may be one of the rest";
+    ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {4, 4}, frames}), Reason::kOk);
+    EXPECT_EQ(Read({0, 8}), std::string(kPageBytes, '\0'));
+    EXPECT_EQ(Write({1, 1}, std::string(kChunkBytes, 'b')), Reason::kOk);
+    EXPECT_EQ(Read({1, 1}), std::string(kChunkBytes, 'b'));
+    ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {0, 8}, frames}), Reason::kOk);
+  }
+}
+
 TEST_F(PageStoreTest, ZerosTakeNoFrameAndOneChunkTakesOne) {
   const uint64_t before = arena_->usage().frame_bytes;
   ASSERT_EQ(Write({0, 64}, std::string(64 * 512, '\0')), Reason::kOk);

@@ -14,10 +14,7 @@ namespace {
 
 constexpr Credit kCredit{256, 4096};
 
-// In a tick.
-constexpr int64_t kCollectNs = 30 * kNsPerMs;
-constexpr int64_t kVersionsNs = 30 * kNsPerMs;
-constexpr uint64_t kVersionSteps = 64;
+constexpr uint64_t kVersionSteps = 64;  // in a tick
 
 // One of every 64 bytes is for landing frames, within bounds.
 size_t LandingPages(uint64_t ceiling_bytes) { return std::clamp<size_t>(ceiling_bytes / 64 / kPageBytes, 128, 2048); }
@@ -63,8 +60,8 @@ ServerCore::Leases ServerCore::Tick(int64_t lease_now_ns, int64_t now_ns, int64_
   ticked_ns_ = now_ns;
   worked_ns_ = worked_ns;
   Leases ended = End(lease_now_ns);
-  store_.CollectSome(WorkBound(clock_, kCollectNs));
-  store_.StepVersions(kVersionSteps, WorkBound(clock_, kVersionsNs));
+  store_.CollectSome(WorkBound(clock_, kCollectMs * kNsPerMs));
+  store_.StepVersions(kVersionSteps, WorkBound(clock_, kVersionsMs * kNsPerMs));
   return ended;
 }
 

@@ -36,6 +36,9 @@ class ServerCore {
   // The period of Tick. After a longer pause than kStoppedMs between two ticks the server counts as stopped.
   static constexpr int64_t kTickMs = 100;
   static constexpr int64_t kStoppedMs = 1'000;
+  // For how long a tick collects, and goes on with the pending work of versions.
+  static constexpr int64_t kCollectMs = 25;
+  static constexpr int64_t kVersionsMs = 25;
 
   // `clock` tells leases the time, and Tick how long it has worked; it must outlive the core. INVALID_ARGUMENT: the
   // ceiling leaves nothing to lend.

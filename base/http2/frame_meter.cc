@@ -70,8 +70,24 @@ const FrameMeter::Rate& FrameMeter::RateOf(Kind kind) {
   return kRates[kind];
 }
 
+FrameMeter::FrameMeter(FrameScanner::Sender sender)
+    : counts_streams_(sender == FrameScanner::Sender::kClient),
+      scanner_(sender),
+      // The peer may have asked for long frames.
+      sent_scanner_(counts_streams_ ? FrameScanner::Sender::kServer : FrameScanner::Sender::kClient, 0xffffff) {}
+
 absl::Status FrameMeter::Take(absl::Span<const std::byte> bytes, int64_t now_ns) {
   return scanner_.Scan(bytes, [&](const FrameHeader& frame) { return Judge(frame, now_ns); });
+}
+
+void FrameMeter::NoteSent(absl::Span<const std::byte> bytes) {
+  if (!counts_streams_) return;
+  const auto note = [this](const FrameHeader& frame) {
+    const bool may_end = frame.type == FrameType::kHeaders || frame.type == FrameType::kData;
+    if (frame.type == FrameType::kReset || (may_end && frame.has(kFlagEndStream))) EndStream(frame.stream);
+    return absl::OkStatus();
+  };
+  sent_scanner_.Scan(bytes, note).IgnoreError();
 }
 
 absl::Status FrameMeter::Judge(const FrameHeader& frame, int64_t now_ns) {
@@ -79,6 +95,8 @@ absl::Status FrameMeter::Judge(const FrameHeader& frame, int64_t now_ns) {
     return Bad(absl::StrCat("a frame of type ", static_cast<int>(frame.type), " has ", frame.content_bytes, " bytes"));
   }
   NRAM_RETURN_IF_ERROR(TakeBlock(frame));
+  if (counts_streams_ && frame.type == FrameType::kHeaders) NRAM_RETURN_IF_ERROR(OpenStream(frame.stream));
+  if (counts_streams_ && frame.type == FrameType::kReset) EndStream(frame.stream);
   if (frame.type != FrameType::kData) return Count(KindOf(frame.type), now_ns);
   if (frame.content_bytes > 0) return absl::OkStatus();
   // gRPC may end a stream by one.
@@ -101,6 +119,26 @@ absl::Status FrameMeter::TakeBlock(const FrameHeader& frame) {
   }
   block_stream_ = frame.has(kFlagEndHeaders) ? 0 : frame.stream;
   return absl::OkStatus();
+}
+
+absl::Status FrameMeter::OpenStream(uint32_t stream) {
+  if (stream % 2 == 0) return Bad("a client opens a stream with an even number");
+  // Trailers, or HEADERS of a stream that has ended. gRPC opens none for them either: numbers only rise.
+  if (stream <= last_stream_) return absl::OkStatus();
+  last_stream_ = stream;
+  if (open_count_ == kOpenStreamsMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the peer has more than ", kOpenStreamsMax, " HTTP/2 streams open at once"));
+  }
+  open_[open_count_++] = stream;
+  return absl::OkStatus();
+}
+
+void FrameMeter::EndStream(uint32_t stream) {
+  const auto end = open_.begin() + static_cast<ptrdiff_t>(open_count_);
+  const auto at = std::find(open_.begin(), end, stream);
+  if (at == end) return;
+  *at = open_[--open_count_];
 }
 
 absl::Status FrameMeter::Count(Kind kind, int64_t now_ns) {

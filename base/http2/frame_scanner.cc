@@ -46,9 +46,9 @@ absl::Status FrameScanner::TakeHeader(absl::FunctionRef<absl::Status(const Frame
   const bool is_beginning = header.type == FrameType::kSettings && header.stream == 0 && !header.has(kFlagAck);
   if (!has_begun_ && !is_beginning) return NotHttp2();
   has_begun_ = true;
-  if (header.content_bytes > kFrameContentMax) {
+  if (header.content_bytes > content_max_) {
     return absl::InvalidArgumentError(absl::StrCat("the peer sends an HTTP/2 frame of ", header.content_bytes,
-                                                   " bytes; at most ", kFrameContentMax, " are allowed"));
+                                                   " bytes; at most ", content_max_, " are allowed"));
   }
   header_bytes_ = 0;
   content_left_ = header.content_bytes;

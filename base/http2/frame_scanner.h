@@ -51,16 +51,19 @@ class FrameScanner {
  public:
   enum class Sender : uint8_t { kClient, kServer };  // a client begins with the preface
 
-  explicit FrameScanner(Sender sender) : preface_left_(sender == Sender::kClient ? kHttp2Preface.size() : 0) {}
+  explicit FrameScanner(Sender sender, uint32_t content_max = kFrameContentMax)
+      : content_max_(content_max), preface_left_(sender == Sender::kClient ? kHttp2Preface.size() : 0) {}
 
   // Calls `visit` for each frame whose header is whole with these bytes, until it returns an error. INVALID_ARGUMENT:
-  // that is not HTTP/2, or a frame is longer than kFrameContentMax. After an error the stream cannot be scanned on.
+  // that is not HTTP/2, or a frame's content is longer than `content_max`. After an error the stream cannot be scanned
+  // on.
   absl::Status Scan(absl::Span<const std::byte> bytes, absl::FunctionRef<absl::Status(const FrameHeader&)> visit);
   bool has_preface() const { return preface_left_ == 0; }
 
  private:
   absl::Status TakeHeader(absl::FunctionRef<absl::Status(const FrameHeader&)> visit);
 
+  uint32_t content_max_;
   size_t preface_left_;
   std::array<std::byte, kFrameHeaderBytes> header_;
   size_t header_bytes_ = 0;    // of the next header that are here

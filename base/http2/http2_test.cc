@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,8 @@ using ::testing::HasSubstr;
 struct Metered {
   explicit Metered(Sender sender = Sender::kClient) : meter(sender) { EXPECT_TRUE(Send(TestGreeting(sender)).ok()); }
   absl::Status Send(absl::string_view bytes) { return meter.Take(TestBytes(bytes), now_ns); }
+  // The other end answers.
+  void Hear(absl::string_view bytes) { meter.NoteSent(TestBytes(bytes)); }
 
   FrameMeter meter;
   int64_t now_ns = kNsPerSecond;
@@ -105,6 +109,102 @@ TEST(FrameMeterTest, RapidResetsAreCut) {
   EXPECT_EQ(opened, FrameMeter::RateOf(FrameMeter::kResets).at_once);
 }
 
+// A whole call of a client.
+std::string CallOn(uint32_t stream) {
+  return TestFrame(FrameType::kHeaders, kFlagEndHeaders, stream, "hpack") +
+         TestFrame(FrameType::kData, kFlagEndStream, stream, std::string(5, '\0'));
+}
+
+// How many calls of a client pass, of `most`, while the other end says `answer` to each.
+size_t CallUntilCut(Metered* client, uint32_t* stream, size_t most,
+                    const std::function<std::string(uint32_t stream)>& answer, absl::Status* why = nullptr) {
+  for (size_t sent = 0; sent < most; ++sent, *stream += 2) {
+    const absl::Status status = client->Send(CallOn(*stream));
+    if (why != nullptr) *why = status;
+    if (!status.ok()) return sent;
+    client->Hear(answer(*stream));
+  }
+  return most;
+}
+
+// gRPC has a bound of its own, of which a client that acknowledges no SETTINGS is free.
+TEST(FrameMeterTest, StreamsThatNobodyEndsAreCut) {
+  const std::vector<std::function<std::string(uint32_t)>> no_ends = {
+      [](uint32_t) { return ""; },
+      [](uint32_t stream) { return TestFrame(FrameType::kHeaders, kFlagEndHeaders, stream, "hpack"); },
+      [](uint32_t stream) { return TestFrame(FrameType::kData, 0, stream, "some"); },
+      [](uint32_t stream) { return TestFrame(FrameType::kReset, 0, stream + 2, "1234"); },  // of another stream
+      // No SETTINGS, WINDOW_UPDATE or PING is an end, whatever its flags.
+      [](uint32_t stream) { return TestFrame(FrameType::kWindowUpdate, kFlagEndStream, stream, "1234"); },
+      [](uint32_t stream) { return TestFrame(FrameType::kPing, kFlagAck, stream, "12345678"); },
+  };
+  for (size_t i = 0; i < no_ends.size(); ++i) {
+    SCOPED_TRACE(i);
+    Metered client;
+    client.Hear(TestGreeting(Sender::kServer));
+    uint32_t stream = 1;
+    absl::Status why;
+    EXPECT_EQ(CallUntilCut(&client, &stream, 1'000, no_ends[i], &why), FrameMeter::kOpenStreamsMax);
+    EXPECT_TRUE(absl::IsResourceExhausted(why)) << why;
+    EXPECT_THAT(std::string(why.message()), HasSubstr("streams open at once"));
+  }
+}
+
+TEST(FrameMeterTest, AStreamIsOpenUntilEitherEndEndsIt) {
+  const std::vector<std::function<std::string(uint32_t)>> ends = {
+      [](uint32_t stream) {
+        return TestFrame(FrameType::kHeaders, kFlagEndHeaders | kFlagEndStream, stream, "trailers");
+      },
+      [](uint32_t stream) { return TestFrame(FrameType::kData, kFlagEndStream, stream, ""); },
+      [](uint32_t stream) { return TestFrame(FrameType::kReset, 0, stream, "1234"); },
+      // As gRPC answers a bad `te`: its own frames may be long, and an end may come twice.
+      [](uint32_t stream) {
+        return TestFrame(FrameType::kData, 0, stream, std::string(100'000, 'x')) +
+               TestFrame(FrameType::kHeaders, kFlagEndHeaders | kFlagEndStream, stream, "trailers") +
+               TestFrame(FrameType::kReset, 0, stream, "1234");
+      },
+  };
+  for (size_t i = 0; i < ends.size(); ++i) {
+    SCOPED_TRACE(i);
+    Metered client;
+    client.Hear(TestGreeting(Sender::kServer));
+    uint32_t stream = 1;
+    const auto none = [](uint32_t) { return ""; };
+    // Some stay open meanwhile, and the room of the others comes back.
+    ASSERT_EQ(CallUntilCut(&client, &stream, FrameMeter::kOpenStreamsMax - 1, none), FrameMeter::kOpenStreamsMax - 1);
+    EXPECT_EQ(CallUntilCut(&client, &stream, 1'000, ends[i]), 1'000u);
+    EXPECT_EQ(CallUntilCut(&client, &stream, 1'000, none), 1u);
+  }
+  // The client's own RST_STREAM too.
+  Metered client;
+  uint32_t stream = 1;
+  const auto none = [](uint32_t) { return ""; };
+  ASSERT_EQ(CallUntilCut(&client, &stream, FrameMeter::kOpenStreamsMax, none), FrameMeter::kOpenStreamsMax);
+  for (uint32_t old = 1; old < stream; old += 2) {
+    ASSERT_TRUE(client.Send(TestFrame(FrameType::kReset, 0, old, "1234")).ok());
+  }
+  EXPECT_EQ(CallUntilCut(&client, &stream, 1'000, none), FrameMeter::kOpenStreamsMax);
+}
+
+// What gRPC takes for a new stream is one for the meter too.
+TEST(FrameMeterTest, NumbersOfStreamsDoNotHideAny) {
+  Metered client;
+  EXPECT_TRUE(absl::IsInvalidArgument(client.Send(CallOn(0x7ffffffe))));
+  Metered other;
+  // The uppermost bit is none of the number.
+  size_t opened = 0;
+  for (uint32_t stream = 1; opened < 1'000 && other.Send(CallOn(stream | 0x80000000)).ok(); stream += 2) ++opened;
+  EXPECT_EQ(opened, FrameMeter::kOpenStreamsMax);
+}
+
+// A server's HEADERS are answers.
+TEST(FrameMeterTest, AServersAnswersOpenNoStreams) {
+  Metered server(Sender::kServer);
+  for (uint32_t stream = 1; stream < 2'000; stream += 2) {
+    ASSERT_TRUE(server.Send(TestFrame(FrameType::kHeaders, kFlagEndHeaders, stream, "hpack")).ok());
+  }
+}
+
 TEST(FrameMeterTest, AHeaderBlockWithoutAnEndIsCut) {
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{5'000}, size_t{kFrameContentMax}}) {
     SCOPED_TRACE(bytes);
@@ -149,6 +249,8 @@ TEST(FrameMeterTest, WhatGrpcNeverSendsIsCut) {
 // Half a million calls, as fast as a server of two processors answers them, and its side of them.
 TEST(FrameMeterTest, AnHonestConversationPasses) {
   Metered client(Sender::kClient), server(Sender::kServer);
+  client.Hear(TestGreeting(Sender::kServer));
+  server.Hear(TestGreeting(Sender::kClient));
   const std::string acknowledged = TestFrame(FrameType::kSettings, kFlagAck, 0, "");
   ASSERT_TRUE(client.Send(acknowledged).ok());
   ASSERT_TRUE(server.Send(acknowledged).ok());
@@ -168,7 +270,9 @@ TEST(FrameMeterTest, AnHonestConversationPasses) {
     // One call in 1,000 reaches its deadline.
     if (call % 1'000 == 0) asked += TestFrame(FrameType::kReset, 0, stream, "1234");
     ASSERT_TRUE(client.Send(asked).ok()) << call;
+    server.Hear(asked);
     ASSERT_TRUE(server.Send(told).ok()) << call;
+    client.Hear(told);
   }
 }
 

@@ -118,6 +118,7 @@ absl::StatusOr<bool> Pump::MoveOut(Link* link) {
   if (buffer.empty() && !buffer.ended) {
     const ssize_t n = recv(link->inner.get(), buffer.data.get(), Link::kBufferBytes, MSG_DONTWAIT);
     if (n > 0) {
+      if (link->watch.meter.has_value()) link->watch.meter->NoteSent({buffer.data.get(), static_cast<size_t>(n)});
       buffer.begin = 0;
       buffer.end = n;
     }

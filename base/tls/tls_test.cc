@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <glog/logging.h>
+#include <linux/capability.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +17,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -29,6 +33,7 @@
 #include "base/http2/frame_scanner.h"
 #include "base/http2/test_frames.h"
 #include "base/poll_until.h"
+#include "base/test_core_dump.h"
 #include "base/test_seed.h"
 #include "base/tls/authority.h"
 #include "base/tls/channel.h"
@@ -220,6 +225,41 @@ TEST_F(TlsTest, APeerThatSpeaksSomethingElseIsTold) {
   ASSERT_EQ(send(pair.client.get(), plain.data(), plain.size(), 0), static_cast<ssize_t>(plain.size()));
   TlsHandshake server(Load(TlsRole::kServer).get(), pair.server.get());
   EXPECT_THAT(std::string(server.Go().status().message()), HasSubstr("the client does not speak TLS"));
+}
+
+// Runs `body` on a thread to which the modes of files apply, even where root runs the test.
+void WithoutRightsOverFiles(const std::function<void()>& body) {
+  std::thread([&] {
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct rights[_LINUX_CAPABILITY_U32S_3]{};
+    ASSERT_EQ(syscall(SYS_capget, &header, rights), 0);
+    constexpr uint32_t kKept = ~(1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH);
+    for (uint32_t* const set : {&rights[0].effective, &rights[0].permitted, &rights[0].inheritable}) *set &= kKept;
+    ASSERT_EQ(syscall(SYS_capset, &header, rights), 0);
+    body();
+  }).join();
+}
+
+// OpenSSL's own word for it is that it is no PEM file.
+TEST_F(TlsTest, AFileThatThisUserMayNotReadIsCalledSo) {
+  Issue({.name = "alice"});
+  const TlsFiles files = *TlsFiles::In(directory_, TlsRole::kClient);
+  for (const std::string& path : {files.key, files.certificate, files.authorities}) {
+    SCOPED_TRACE(path);
+    ASSERT_EQ(chmod(path.c_str(), 0), 0);
+    std::string message;
+    WithoutRightsOverFiles([&] { message = TlsContext::Load(files, TlsRole::kClient).status().message(); });
+    EXPECT_THAT(message, HasSubstr(path + ": this user must be able to read it: Permission denied"));
+    ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  }
+  EXPECT_TRUE(TlsContext::Load(files, TlsRole::kClient).ok());
+}
+
+TEST(ChannelTest, CoreDumpsLeaveOpenedDataOut) {
+  const TlsSession session{};
+  const size_t before = UndumpedBytes();
+  const Channel channel(-1, &session);
+  EXPECT_EQ(UndumpedBytes() - before, kRecordContentMax);
 }
 
 TEST_F(TlsTest, FilesAreCheckedAndNamed) {

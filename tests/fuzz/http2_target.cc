@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -24,7 +25,7 @@ std::string TakeStream(FuzzInput* input, FrameScanner::Sender sender) {
   while (!input->empty() && stream.size() < 200'000) {
     const uint8_t type = input->Byte();
     const uint8_t flags = input->Byte();
-    const uint32_t id = input->Byte() % 8;
+    const uint32_t id = input->Byte() % 128;
     static constexpr size_t kLengths[] = {0, 0, 5, 4, 6, 0, 8, 8, 4, 0};
     const size_t length = type % 10 < 2 || type % 10 == 9 ? input->Byte() * 70u : kLengths[type % 10];
     const std::string frame =
@@ -41,6 +42,8 @@ void CheckPassed(absl::string_view passed, FrameScanner::Sender sender) {
   if (sender == FrameScanner::Sender::kClient) passed.remove_prefix(std::min(passed.size(), kHttp2Preface.size()));
   std::array<int64_t, 256> frames{};
   int64_t block = 0;
+  uint32_t newest = 0;
+  std::set<uint32_t> open;
   while (passed.size() >= kFrameHeaderBytes) {
     const auto at = [&](size_t i) { return static_cast<uint8_t>(passed[i]); };
     const size_t length = size_t{at(0)} << 16 | size_t{at(1)} << 8 | at(2);
@@ -49,6 +52,10 @@ void CheckPassed(absl::string_view passed, FrameScanner::Sender sender) {
     if (at(3) == 1) block = 0;
     if (at(3) == 1 || at(3) == 9) block += static_cast<int64_t>(length);
     CHECK_LE(block, static_cast<int64_t>(FrameMeter::kBlockBytesMax));
+    const uint32_t stream = (uint32_t{at(5)} << 24 | uint32_t{at(6)} << 16 | uint32_t{at(7)} << 8 | at(8)) & 0x7fffffff;
+    if (at(3) == 1 && stream > newest) open.insert(newest = stream);
+    if (at(3) == 3) open.erase(stream);
+    if (sender == FrameScanner::Sender::kClient) CHECK_LE(open.size(), FrameMeter::kOpenStreamsMax);
     passed.remove_prefix(std::min(passed.size(), kFrameHeaderBytes + length));
   }
   CHECK_LE(frames[3], FrameMeter::RateOf(FrameMeter::kResets).at_once);

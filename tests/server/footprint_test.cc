@@ -150,6 +150,33 @@ TEST_F(FootprintTest, TheCeilingHoldsAtThePeakOfAllAbuse) {
   EXPECT_LE(Peak(), kDonate);
 }
 
+// Calls that come faster than gRPC answers them, of clients that never hear how many it allows. (Without the meter's
+// bound such a server took 330 MiB.)
+TEST_F(FootprintTest, FloodsOfCallsStayBelowTheCeiling) {
+  constexpr uint64_t kDonate = 128 * kMiB;
+  constexpr int kCalls = 10'000;
+  StartServer(kDonate);
+  for (const bool bad_te : {false, true}) {
+    // More than the meter lets through at once, and not quite as many.
+    for (const int at_once : {50, 20}) {
+      std::vector<std::thread> peers;
+      for (int i = 0; i < 4; ++i) {
+        peers.emplace_back([&, port = servers_.front().control_port] {
+          for (int again = 0; again < 10; ++again) {
+            Http2Peer peer(port);
+            peer.Greet(65'535);
+            peer.Flood(kCalls, at_once, bad_te);
+          }
+        });
+      }
+      for (std::thread& peer : peers) peer.join();
+      ASSERT_NO_FATAL_FAILURE(AwaitAnswer());
+      std::cerr << "peak " << FormatByteSize(Peak()) << " of " << FormatByteSize(kDonate) << "\n";
+      EXPECT_LE(Peak(), kDonate) << "bad_te: " << bad_te << ", at once: " << at_once;
+    }
+  }
+}
+
 // A request is large; its answer is small and never taken. gRPC keeps the call, but the server must not keep the
 // request.
 TEST_F(FootprintTest, RequestsWhoseAnswersAreNotTakenAreNotKept) {
