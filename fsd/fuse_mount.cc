@@ -17,8 +17,11 @@
 #include <cstring>
 #include <fstream>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/host/host_memory.h"
@@ -57,6 +60,37 @@ ssize_t WriteReply(int fd, iovec* pieces, int count, void* adapter) {
 }
 
 ssize_t ReadRequest(int fd, void* buffer, size_t size, void*) { return read(fd, buffer, size); }
+
+// Calls `run`, and returns the text that this process and the programs that it starts write to standard error
+// meanwhile. The text goes there as well, afterwards. "": nothing, or there is no descriptor for a pipe.
+std::string HearStderr(absl::FunctionRef<void()> run) {
+  int ends[2];
+  const UniqueFd before(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
+  // The pipe is read afterwards. Does not block: a full pipe loses text, and holds up no thread that writes to its log.
+  const bool hears = before.valid() && pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0;
+  if (hears) {
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+  }
+  run();
+  if (!hears) return "";
+  dup2(before.get(), STDERR_FILENO);
+  const UniqueFd from(ends[0]);
+  std::string said;
+  char buffer[4096];
+  for (ssize_t n; (n = read(from.get(), buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
+  (void)!write(STDERR_FILENO, said.data(), said.size());
+  return said;
+}
+
+// The reason that fusermount3 gives in its last line, among others' lines; "": it gives none.
+std::string ReasonOfFusermount(absl::string_view said) {
+  std::string reason;
+  for (absl::string_view line : absl::StrSplit(said, '\n')) {
+    if (absl::ConsumePrefix(&line, "fusermount3: ")) reason = std::string(line);
+  }
+  return reason;
+}
 
 // libfuse prints the reason when a mount fails. All of it goes to the log, and the last line into the error.
 thread_local std::string last_fuse_message;
@@ -123,6 +157,14 @@ absl::Status FuseMount::CheckDirectory() const {
                                    : "";
     return absl::FailedPreconditionError(absl::StrCat(path, ": ", strerror(error), advice));
   };
+  // A daemon that serves the mount may stand still, and is not asked: by a look-up of ".." it would be. A btrfs
+  // subvolume has a device of its own, and is no mount.
+  const std::string above = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
+  const bool same_mount = MountAt(path) != 0 && MountAt(path) == MountAt(above);
+  if (!same_mount && DeviceAt(path) != 0 && DeviceAt(above) != 0 && DeviceAt(path) != DeviceAt(above)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, ": something is mounted there already; unmount it first, with `nram umount` if it is nram's"));
+  }
   struct stat attr;
   if (stat(path.c_str(), &attr) != 0) return failed(errno);
   if (!S_ISDIR(attr.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path, ": is not a directory"));
@@ -131,12 +173,6 @@ absl::Status FuseMount::CheckDirectory() const {
   int entries = 0;
   while (readdir(directory) != nullptr) ++entries;
   closedir(directory);
-  struct stat above;
-  // A btrfs subvolume has a device of its own, and is no mount.
-  const bool same_mount = MountAt(path) != 0 && MountAt(path) == MountAt(path + "/..");
-  if (stat((path + "/..").c_str(), &above) == 0 && above.st_dev != attr.st_dev && !same_mount) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": something is mounted there already; unmount it first"));
-  }
   if (entries > 2 && !options_.nonempty) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, ": is not empty, and a mount would hide its files; choose another or add --nonempty"));
@@ -172,7 +208,11 @@ absl::Status FuseMount::Mount() {
   if (session_ == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("unknown or invalid mount options: ", last_fuse_message));
   }
-  if (fuse_session_mount(session_, options_.directory.c_str()) != 0) {
+  int result = 0;
+  const std::string said = HearStderr([&] { result = fuse_session_mount(session_, options_.directory.c_str()); });
+  if (result != 0) {
+    const std::string reason = ReasonOfFusermount(said);
+    if (!reason.empty()) last_fuse_message = "fusermount3: " + reason;
     const std::string advice = geteuid() == 0 || access("/usr/bin/fusermount3", X_OK) == 0
                                    ? ""
                                    : "; users other than root need fusermount3 (Debian's package fuse3)";
