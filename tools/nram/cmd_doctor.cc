@@ -338,7 +338,7 @@ int Run(DoctorFlags& flags, const Invocation& given) {
              finding.why.c_str(), finding.why.empty() ? "" : "\n");
     }
   }
-  if (flags.json) std::cout << out.dump(2) << std::endl;
+  if (flags.json) PrintJson(out);
   return code;
 }
 
