@@ -22,6 +22,8 @@
 namespace nram {
 namespace {
 
+constexpr int64_t kKilledMs = 1'000;  // a child ends in this time, unless the daemon has read its request
+
 // Octal escapes, as /proc has them for blanks.
 std::string Unescape(absl::string_view text) {
   std::string out;
@@ -63,7 +65,8 @@ int Hear(Asker* asker, int64_t deadline_ns, void* answer, size_t bytes) {
   const auto ended = asker->child.WaitUntil(deadline_ns);
   if (!ended.has_value()) {
     asker->child.Signal(SIGKILL);
-    asker->child.Release();
+    // Until its end, an umount would find the filesystem in use.
+    if (!asker->child.WaitUntil(DeadlineAfterMs(kKilledMs)).has_value()) asker->child.Release();
     return ETIMEDOUT;
   }
   return ended->ok() && read(asker->answer.get(), answer, bytes) == static_cast<ssize_t>(bytes) ? 0 : EIO;
