@@ -73,8 +73,9 @@ if [ -u "$(command -v fusermount3 || true)" ] && mknod "$directory/fuse" c 10 22
   grep -qs "^user_allow_other" /etc/fuse.conf ||
     expect 1 "fusermount3: option allow_other only allowed if 'user_allow_other' is set in" \
       as_user mount "$directory/theirs" --backend=memory --allow-other --nonempty
-  as_user mount "$directory/not-theirs" --backend=memory --json 2> /dev/null |
-    jq -e '.error | contains("fusermount3: user has no write access")' > /dev/null || fail "mount --json of a user"
+  json=$(as_user mount "$directory/not-theirs" --backend=memory --json 2> /dev/null || true)
+  jq -e '.error | contains("fusermount3: user has no write access")' <<< "$json" > /dev/null ||
+    fail "mount --json of a user: $json"
   grep -q "^fusermount3: " "$directory/theirs"/mount*.log || fail "the log lacks the reason"
 else
   not_tested "the reasons of fusermount3: a device for users cannot be made here"
@@ -148,8 +149,8 @@ for more in "" / " --foreground"; do
   expect 1 "nram mount: $directory/m: its daemon (pid $daemon) does not answer; \`kill -9 $daemon\` ends it" \
     timeout 60 "$nram" mount --backend=memory "$directory/m"$more
 done
-timeout 60 "$nram" mount "$directory/m" --backend=memory --json 2> /dev/null |
-  jq -e '.error | contains("does not answer")' > /dev/null || fail "mount --json on a daemon that stands still"
+json=$(timeout 60 "$nram" mount "$directory/m" --backend=memory --json 2> /dev/null || true)
+jq -e '.error | contains("does not answer")' <<< "$json" > /dev/null || fail "mount --json, frozen: $json"
 # The kernel has to ask the daemon about this name.
 for command in mount umount; do
   expect 1 "a filesystem on this path does not answer" timeout 60 "$nram" $command "$directory/m/below"
