@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
-#include <iostream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
