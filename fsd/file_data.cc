@@ -22,14 +22,36 @@ Errno Logged(const char* what, const absl::Status& status) {
   return error;
 }
 
-}  // namespace
-
-static_assert(sizeof(FileData) == 72, "docs/design.md says how much memory a small file takes");
-
-Errno FileData::CheckRange(uint64_t offset, uint64_t length) const {
+Errno CheckRange(uint64_t offset, uint64_t length) {
   if (offset > kRegionBytesMax || length > kRegionBytesMax - offset) return Err(EFBIG);
   return Errno::kOk;
 }
+
+// Frees the range's pages that have failed, which go on to be errors: they count no more, so that room can be reserved
+// for them. Those that are promised have it.
+Errno FreeFailed(const FailedPages& failed, const FailedPages::Mark& file, uint64_t offset, uint64_t end,
+                 FilePages* pages) {
+  const uint64_t end_page = RoundUp(end, kPageBytes) / kPageBytes;
+  uint64_t page = offset / kPageBytes;
+  while ((page = failed.NextIn(file, page)) < end_page) {
+    const uint64_t until = std::min(failed.NextOut(file, page), end_page);
+    const PageSet promised = pages->Promised(page * kPageBytes, until * kPageBytes);
+    while (page < until) {
+      const uint64_t from = promised.NextOut(page) * kPageBytes;
+      page = std::min(until, promised.NextIn(from / kPageBytes));
+      const uint64_t to = page * kPageBytes;
+      BlockFile* const stored = from < to ? pages->FindStored(from, to) : nullptr;
+      if (stored == nullptr) continue;
+      NRAM_RETURN_IF_ERRNO(ErrnoOf(stored->Trim(from, to - from)));
+      pages->Return(from, to);
+    }
+  }
+  return Errno::kOk;
+}
+
+}  // namespace
+
+static_assert(sizeof(FileData) == 72, "docs/design.md says how much memory a small file takes");
 
 void FileData::GrowTo(uint64_t size) {
   uint64_t seen = size_.load();
@@ -147,7 +169,10 @@ Errno FileData::WriteUnits(uint64_t offset, absl::Span<const std::byte> bytes) {
     Errno error = pages_.Take(offset, offset + bytes.size(), &stored);
     if (Ok(error)) error = Logged("write", stored->Write(offset, bytes));
     // The room of files that were deleted a moment ago counts too.
-    if (again || error != Err(ENOSPC) || !reclaimer->AwaitFreed(freed_before)) return error;
+    if (again || error != Err(ENOSPC) || !reclaimer->AwaitFreed(freed_before)) {
+      if (stored != nullptr) pages_.NoteUsed(offset, offset + bytes.size());
+      return error;
+    }
   }
 }
 
@@ -182,6 +207,7 @@ void FileData::OnWriteEnd(FileIo* io) {
     return;
   }
   const Errno error = Logged("write", status);
+  pages_.NoteUsed(io->offset(), io->end());
   NoteWritten(error, io->offset(), io->end(), io->origin());
   EndIo(io, error);
 }
@@ -194,6 +220,7 @@ void FileData::WriteAgain(FileIo* io) {
   again.set_earlier_failure(failed);
   io->stored_->StartWrite(&again, io->offset(), io->from());
   const Errno error = Logged("write", again.Wait());
+  pages_.NoteUsed(io->offset(), io->end());
   NoteWritten(error, io->offset(), io->end(), io->origin());
   EndIo(io, error);
 }
@@ -254,17 +281,19 @@ Errno FileData::RoundOut(uint64_t* offset, PaddedBytes* bytes) {
 
 Errno FileData::CleanTail() {
   if (!tail_unsure_) return Errno::kOk;
-  // No write has reached the pages that are promised, and they stay so.
-  uint64_t at = size_.load();
-  const PageSet promised = pages_.Promised(at, kRegionBytesMax);
-  for (uint64_t page = promised.NextIn(0); page != PageSet::kNone; page = promised.NextIn(page)) {
-    NRAM_RETURN_IF_ERRNO(ZeroRange(at, page * kPageBytes));
-    page = promised.NextOut(page);
-    at = std::max(at, page * kPageBytes);
-  }
-  NRAM_RETURN_IF_ERRNO(ZeroRange(at, kRegionBytesMax));
+  NRAM_RETURN_IF_ERRNO(ZeroUnpromised(size_.load(), kRegionBytesMax));
   tail_unsure_ = false;
   return Errno::kOk;
+}
+
+Errno FileData::ZeroUnpromised(uint64_t offset, uint64_t end) {
+  const PageSet promised = pages_.Promised(offset, end);
+  for (uint64_t page = promised.NextIn(0); page != PageSet::kNone; page = promised.NextIn(page)) {
+    NRAM_RETURN_IF_ERRNO(ZeroRange(offset, page * kPageBytes));
+    page = promised.NextOut(page);
+    offset = std::max(offset, page * kPageBytes);
+  }
+  return ZeroRange(offset, end);
 }
 
 Errno FileData::ZeroWithinUnit(uint64_t offset, uint64_t end) {
@@ -332,12 +361,21 @@ Errno FileData::Reserve(uint64_t offset, uint64_t end) {
   return Errno::kOk;
 }
 
-Errno FileData::Allocate(uint64_t offset, uint64_t length, bool keep_size) {
+Errno FileData::Allocate(uint64_t offset, uint64_t length, bool keep_size, Contents contents) {
   NRAM_RETURN_IF_ERRNO(CheckRange(offset, length));
+  const uint64_t end = offset + length;
   GateLock lock(&mu_);
   NRAM_RETURN_IF_ERRNO(CleanTail());
-  NRAM_RETURN_IF_ERRNO(Reserve(offset, offset + length));
-  if (!keep_size) GrowTo(offset + length);
+  NRAM_RETURN_IF_ERRNO(FreeFailed(*failed_pages(), failed_, offset, end, &pages_));
+  NRAM_RETURN_IF_ERRNO(Reserve(offset, end));
+  if (contents == Contents::kZeros) {
+    // Pages of zeros take no room at the servers, so pages that had data are reserved anew. The others have room and
+    // are zeros.
+    NRAM_RETURN_IF_ERRNO(ZeroUnpromised(offset, end));
+    NRAM_RETURN_IF_ERRNO(Reserve(offset, end));
+    failed_pages()->Renew(&failed_, offset, end, size_);
+  }
+  if (!keep_size) GrowTo(end);
   return Errno::kOk;
 }
 

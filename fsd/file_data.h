@@ -63,8 +63,10 @@ class FileData : public FileBody {
   // These wait for servers too. After an error, the range is promised no room any more.
   Errno Truncate(uint64_t size);
   // Later writes to the range do not fail for lack of room, until it is punched, truncated away or made a copy's: only
-  // a page that is shared with another file may need room that is not there.
-  Errno Allocate(uint64_t offset, uint64_t length, bool keep_size);
+  // a page that is shared with another file may need room that is not there. kZeros: the range is zeros then, and has
+  // not changed if its holes find no room (ENOSPC); other clients may take the room of its data in the meantime.
+  enum class Contents : uint8_t { kStay, kZeros };
+  Errno Allocate(uint64_t offset, uint64_t length, bool keep_size, Contents contents = Contents::kStay);
   Errno PunchHole(uint64_t offset, uint64_t length);
   // Writes zeros that take no memory, also behind the end: the file then reaches to the range's end at least.
   Errno PutHole(uint64_t offset, uint64_t length);
@@ -108,7 +110,6 @@ class FileData : public FileBody {
     return stored == nullptr || stored->WritesBeside(offset, end - offset);
   }
   bool IsWholeUnits(uint64_t offset, uint64_t end) const { return offset % unit() == 0 && end % unit() == 0; }
-  Errno CheckRange(uint64_t offset, uint64_t length) const;
   Errno ReadNow(uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got)
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
   ReadPlan PlanRead(uint64_t offset, size_t size, PaddedBytes buffer) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
@@ -128,6 +129,8 @@ class FileData : public FileBody {
   Errno ZeroRange(uint64_t offset, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Removes the bytes that a failed write may have left behind the end of the file.
   Errno CleanTail() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Zeros in the range, without the pages that are promised: no write has reached these, and they stay promised.
+  Errno ZeroUnpromised(uint64_t offset, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Reserves the pages of [offset, end) that do not count yet, and counts and promises them; all or nothing. If there
   // is no room, tries once more when the deleted files are freed.
   Errno Reserve(uint64_t offset, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

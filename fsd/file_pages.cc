@@ -66,9 +66,14 @@ Errno FilePages::Take(uint64_t offset, uint64_t end, BlockFile** stored) {
     if (!store_->MayGrow(missing) || !store_->quota()->TryTake(missing)) return Err(ENOSPC);
     pages_.Add(first_page, end_page);
   }
-  if (has_promises_) has_promises_ = store_->promises()->Remove(this, first_page, end_page);
   *stored = stored_.get();
   return Errno::kOk;
+}
+
+void FilePages::NoteUsed(uint64_t offset, uint64_t end) {
+  if (!has_promises_.load(std::memory_order_relaxed)) return;
+  GateLock lock(&mu_);
+  if (has_promises_) has_promises_ = store_->promises()->Remove(this, FirstPage(offset), EndPage(end));
 }
 
 void FilePages::Return(uint64_t offset, uint64_t end) {
@@ -114,7 +119,7 @@ Errno FilePages::Promise(const PageSet& pages) {
   NRAM_RETURN_IF_ERRNO(TakeAllLocked(pages));
   if (pages.empty() || store_->keeps_room()) return Errno::kOk;
   store_->promises()->Add(this, pages);
-  has_promises_ = true;
+  has_promises_ = has_room_ = true;
   return Errno::kOk;
 }
 
@@ -124,14 +129,18 @@ PageSet FilePages::Promised(uint64_t offset, uint64_t end) const {
 }
 
 void FilePages::BreakLocked(uint64_t first_page, uint64_t end_page) {
-  if (!has_promises_ || first_page >= end_page) return;
+  if (!has_room_ || first_page >= end_page) return;
   BlockFile* const stored = stored_.get();
-  const PageSet promised = store_->promises()->Find(this, first_page, end_page);
-  promised.ForEachRun(0, PageSet::kNone, [stored](uint64_t from, uint64_t to) {
-    stored->Unreserve(from * kPageBytes, (to - from) * kPageBytes);
-  });
-  has_promises_ = store_->promises()->Remove(this, first_page, end_page);
-  if (!has_promises_) stored->UnreserveAll();
+  if (has_promises_) {
+    const PageSet promised = store_->promises()->Find(this, first_page, end_page);
+    promised.ForEachRun(0, PageSet::kNone, [stored](uint64_t from, uint64_t to) {
+      stored->Unreserve(from * kPageBytes, (to - from) * kPageBytes);
+    });
+    has_promises_ = store_->promises()->Remove(this, first_page, end_page);
+  }
+  if (has_promises_) return;
+  stored->UnreserveAll();
+  has_room_ = false;
 }
 
 void FilePages::Break(uint64_t offset, uint64_t end) {
@@ -190,6 +199,7 @@ std::unique_ptr<BlockFile> FilePages::TakeStored() {
     has_promises_ = false;
     store_->promises()->Remove(this, 0, PageSet::kNone);
   }
+  has_room_ = false;  // it goes with the stored file
   store_->quota()->Return(pages_.Remove(0, PageSet::kNone));
   return std::move(stored_);
 }

@@ -42,9 +42,12 @@ class FilePages {
   // The stored file, null if there is none. Valid as long.
   BlockFile* stored() const;
 
-  // Counts the pages of a range that is to be written, which are promised no more, and makes the stored file if there
-  // is none. ENOSPC: the limit is reached. After an error, nothing counts that did not before.
+  // Counts the pages of a range that is to be written, and makes the stored file if there is none. ENOSPC: the limit is
+  // reached. After an error, nothing counts that did not before.
   Errno Take(uint64_t offset, uint64_t end, BlockFile** stored);
+  // A write of pages that were taken has ended, well or not: they are promised no more. Not earlier, because until then
+  // their room may be unused, and other writes would use it.
+  void NoteUsed(uint64_t offset, uint64_t end);
   // The pages that lie whole in the range count no more.
   void Return(uint64_t offset, uint64_t end);
 
@@ -55,6 +58,7 @@ class FilePages {
   Errno Reserve(uint64_t offset, uint64_t end);
   PageSet Promised(uint64_t offset, uint64_t end) const;
   // The pages that lie whole in the range are promised no more, and their room goes back to the store. They count on.
+  // If none is promised then, so does all room that is left: pages of zeros that were written have used none of theirs.
   void Break(uint64_t offset, uint64_t end);
 
   // The stored file as one that can share its pages: it becomes one, and is made if there is none. Earlier results of
@@ -82,8 +86,9 @@ class FilePages {
   FileStore* const store_;
   PageSet pages_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<BlockFile> stored_ ABSL_GUARDED_BY(mu_);
-  mutable SharedGate mu_;                  // always taken exclusively: a mutex in four bytes
-  std::atomic<bool> has_promises_{false};  // in the store's Promises; changed under mu_
+  mutable SharedGate mu_;                       // always taken exclusively: a mutex in four bytes
+  std::atomic<bool> has_promises_{false};       // in the store's Promises; changed under mu_
+  bool has_room_ ABSL_GUARDED_BY(mu_) = false;  // the store may still have room that was reserved
 };
 
 }  // namespace nram

@@ -101,8 +101,7 @@ Errno Filesystem::Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_
   if (kind == FALLOC_FL_PUNCH_HOLE && keep_size) {
     NRAM_RETURN_IF_ERRNO(data->PunchHole(offset, length));
   } else if (kind == FALLOC_FL_ZERO_RANGE) {
-    NRAM_RETURN_IF_ERRNO(data->PunchHole(offset, length));
-    NRAM_RETURN_IF_ERRNO(data->Allocate(offset, length, keep_size));
+    NRAM_RETURN_IF_ERRNO(data->Allocate(offset, length, keep_size, FileData::Contents::kZeros));
   } else if (kind == 0) {
     NRAM_RETURN_IF_ERRNO(data->Allocate(offset, length, keep_size));
   } else {

@@ -133,6 +133,7 @@ void SetAttr(fuse_req_t req, fuse_ino_t inode, struct stat* in, int to_set, fuse
   if (size.has_value()) FuseWorker::Current()->BeforeWaiting();
   InodeAttr attr;
   const Errno error = FilesystemOf(req)->SetAttr(inode, change, size, &attr);
+  if (!Ok(error) && size.has_value()) AdapterOf(req)->cache()->NoteFailedChange(inode);
   ReplyAttr(req, error, attr);
 }
 
@@ -327,8 +328,11 @@ void RemoveXattr(fuse_req_t req, fuse_ino_t inode, const char* name) {
 void Allocate(fuse_req_t req, fuse_ino_t inode, int mode, off_t offset, off_t length, fuse_file_info*) {
   FuseWorker::Current()->BeforeWaiting();
   const SetIdBits set_id = DropSetIdBitsUnlessRoot(req, NamesOf(req), inode);
-  ReplyError(req, FilesystemOf(req)->Allocate(inode, mode, static_cast<uint64_t>(offset), static_cast<uint64_t>(length),
-                                              set_id));
+  const Errno error =
+      FilesystemOf(req)->Allocate(inode, mode, static_cast<uint64_t>(offset), static_cast<uint64_t>(length), set_id);
+  const bool makes_zeros = (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0;
+  if (!Ok(error) && makes_zeros) AdapterOf(req)->cache()->NoteFailedChange(inode);
+  ReplyError(req, error);
 }
 
 void SeekInFile(fuse_req_t req, fuse_ino_t inode, off_t offset, int whence, fuse_file_info*) {
@@ -352,6 +356,7 @@ void CopyFileRange(fuse_req_t req, fuse_ino_t from, off_t from_offset, fuse_file
   // The program waits until there is a reply, whatever signals it gets.
   const Errno error = FilesystemOf(req)->Copy(
       range, FuseWorker::Current()->reply(), set_id, [req] { return fuse_req_interrupted(req) != 0; }, &copied);
+  if (!Ok(error)) AdapterOf(req)->cache()->NoteFailedChange(to);
   if (!Ok(error)) return ReplyError(req, error);
   fuse_reply_write(req, copied);
 }

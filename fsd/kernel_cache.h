@@ -41,6 +41,9 @@ class KernelCache {
   // The kernel has sent `bytes` from the page cache, with this result. It keeps pages that it could not write back as
   // if it had: the whole file is dropped, soon, after the dirty pages are written back. Does not block.
   void NoteWriteBack(InodeNumber inode, size_t bytes, Errno error);
+  // A change of the file without its bytes (a truncation, a hole, a copy) has failed, perhaps after a part of it. The
+  // kernel keeps all that it has cached then, so the whole file is dropped, soon. Does not block.
+  void NoteFailedChange(InodeNumber inode) { DropLater(inode); }
   // Looks at the room from then on; set before the first request.
   void set_write_through(std::unique_ptr<WriteThrough> through) { through_ = std::move(through); }
 

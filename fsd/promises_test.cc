@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -52,6 +53,10 @@ class RoomStore : public BlockStore {
     MutexLock lock(&mu_);
     free_ += std::exchange(others_, 0);
   }
+  // As at a server, pages of zeros that were not there before take no room, and leave theirs in the quota.
+  bool skips_zeros = false;
+  // Runs once, when the next write has come and has taken no room yet.
+  std::function<void()> on_write;
 
  private:
   class File : public BlockFile {
@@ -63,6 +68,7 @@ class RoomStore : public BlockStore {
       store_->reserved_ -= quota_;
     }
     bool Start(BlockIo* io) override {
+      if (io->op() == BlockIo::Op::kWrite && store_->on_write) std::exchange(store_->on_write, nullptr)();
       MutexLock lock(&store_->mu_);
       io->End(io->op() == BlockIo::Op::kRead ? Load(*io) : Store(*io));
       return true;
@@ -124,18 +130,23 @@ class RoomStore : public BlockStore {
       });
       return absl::OkStatus();
     }
+    bool Skips(absl::Span<const std::byte> bytes) const {
+      return store_->skips_zeros &&
+             std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
+    }
     // All of it or nothing.
     absl::Status Store(const BlockIo& io) ABSL_EXCLUSIVE_LOCKS_REQUIRED(store_->mu_) {
-      const uint64_t first = io.offset() / kPageBytes;
-      const uint64_t end = first + PagesOf(io.offset(), io.from().size());
       uint64_t missing = 0;
-      for (uint64_t page = first; page < end; ++page) missing += pages_.count(page) == 0;
+      ForEachPage(io.offset(), io.from().size(), [&](uint64_t page, uint64_t, size_t at, size_t bytes) {
+        missing += pages_.count(page) == 0 && !Skips(io.from().subspan(at, bytes));
+      });
       if (missing > quota_ + store_->free_) return absl::ResourceExhaustedError("full");
       const uint64_t own = std::min(missing, quota_);
       quota_ -= own;
       store_->reserved_ -= own;
       store_->free_ -= missing - own;
       ForEachPage(io.offset(), io.from().size(), [&](uint64_t page, uint64_t within, size_t at, size_t bytes) {
+        if (pages_.count(page) == 0 && Skips(io.from().subspan(at, bytes))) return;
         pages_[page].resize(kPageBytes);
         memcpy(&pages_[page][within], &io.from()[at], bytes);
       });
@@ -184,12 +195,12 @@ class PromisesTest : public ::testing::TestWithParam<size_t> {
   void AwaitFreed() {
     for (int i = 0; i < 3; ++i) fs_.store()->reclaimer()->AwaitFreed(0);
   }
-  Errno TryWrite(const File& file, uint64_t first, uint64_t end, char byte) {
+  Errno TryWrite(const File& file, uint64_t first, uint64_t end, char byte, WriteOrigin origin = WriteOrigin::kWriter) {
     const size_t size = (end - first) * kPageBytes;
     std::string padded(size + 2 * PaddedBytes::kPadBytes, byte);
     return fs_.Write(file.inode, first * kPageBytes,
-                     {reinterpret_cast<std::byte*>(&padded[PaddedBytes::kPadBytes]), size}, WriteNotes{},
-                     SetIdBits::kKeep);
+                     {reinterpret_cast<std::byte*>(&padded[PaddedBytes::kPadBytes]), size},
+                     WriteNotes{.origin = origin}, SetIdBits::kKeep);
   }
   static void NoteWritten(File* file, uint64_t first, uint64_t end, char byte) {
     std::fill(file->bytes.begin() + first, file->bytes.begin() + end, byte);
@@ -292,6 +303,81 @@ TEST_P(PromisesTest, AWriteElsewhereTakesNothing) {
   blocks_.Fill();
   EXPECT_EQ(TryWrite(file, 500, 501, 'b'), Err(ENOSPC));
   Write(&file, 0, 100, 'c');
+  EXPECT_EQ(blocks_.reserved(), 0u);
+}
+
+// A handle for an asynchronous write.
+class Io : public FileIo {
+ public:
+  using FileIo::FileIo;
+
+ private:
+  void OnEnd(Errno, absl::Span<const std::byte>) override {}
+};
+
+TEST_P(PromisesTest, AWriteBesideThatOfTheLastPromisedPageTakesNothing) {
+  File file = NewFile();
+  Reserve(&file, 0, 1);
+  Io io(fs_.store());
+  std::fill_n(io.buffer().data, kPageBytes, std::byte{'b'});
+  blocks_.on_write = [&] {
+    blocks_.Fill();
+    EXPECT_FALSE(fs_.StartWrite(file.inode, 300 * kPageBytes, kPageBytes, WriteNotes{}, &io)) << "it has to reserve";
+  };
+  Write(&file, 0, 1, 'a');
+  EXPECT_EQ(blocks_.reserved(), 0u);
+  EXPECT_EQ(TryWrite(file, 300, 301, 'b'), Err(ENOSPC));
+}
+
+TEST_P(PromisesTest, ZerosThatWereWrittenKeepNoRoomOnceTheyAreAHole) {
+  blocks_.skips_zeros = true;
+  for (const bool punches : {true, false}) {
+    File file = NewFile();
+    Reserve(&file, 0, 100, /*keep_size=*/false);
+    Write(&file, 0, 100, '\0');
+    punches ? Punch(&file, 0, 100, false) : Truncate(&file, 50);
+    EXPECT_EQ(blocks_.reserved(), 0u) << punches;
+  }
+}
+
+TEST_P(PromisesTest, WhatCouldNotBeWrittenBackIsReservedAnew) {
+  File file = NewFile();
+  Write(&file, 0, 20, 'a');
+  blocks_.Fill();
+  EXPECT_EQ(TryWrite(file, 10, 40, 'b', WriteOrigin::kPageCache), Err(ENOSPC));
+  blocks_.Drain();
+  ASSERT_EQ(fs_.Allocate(file.inode, FALLOC_FL_KEEP_SIZE, 0, 60 * kPageBytes, SetIdBits::kKeep), Errno::kOk);
+  EXPECT_EQ(blocks_.reserved(), 50u) << "all but the pages that are good";
+  std::vector<std::byte> buffer(kPageBytes + 2 * PaddedBytes::kPadBytes);
+  absl::Span<const std::byte> got;
+  EXPECT_EQ(fs_.Read(file.inode, 20 * kPageBytes, 1, {}, {buffer.data() + PaddedBytes::kPadBytes, kPageBytes}, &got),
+            Err(EIO))
+      << "its bytes are lost all the same";
+  blocks_.Fill();
+  Write(&file, 10, 60, 'c');
+  Compare(file);
+  EXPECT_EQ(blocks_.reserved(), 0u);
+}
+
+TEST_P(PromisesTest, ZeroingIsAllOrNothing) {
+  File file = NewFile();
+  Write(&file, 0, 10, 'a');
+  Reserve(&file, 20, 30);
+  const auto zero = [&](uint64_t end) {
+    return fs_.Allocate(file.inode, FALLOC_FL_ZERO_RANGE, 0, end * kPageBytes, SetIdBits::kKeep);
+  };
+  blocks_.Fill();
+  EXPECT_EQ(zero(30), Err(ENOSPC));
+  Compare(file);
+  EXPECT_EQ(blocks_.reserved(), 10u);
+  blocks_.Drain();
+  EXPECT_EQ(zero(30), Errno::kOk);
+  EXPECT_EQ(blocks_.reserved(), 30u);
+  std::fill_n(file.bytes.begin(), 30, '\0');
+  file.size = 30;
+  Compare(file);
+  blocks_.Fill();
+  Write(&file, 0, 30, 'b');
   EXPECT_EQ(blocks_.reserved(), 0u);
 }
 

@@ -39,7 +39,8 @@ struct ControlConnections::Connection {
   const std::shared_ptr<const Pump::Link> link;
   const int64_t accepted_ns;
   const bool charged;   // to the arena
-  TenantNumber tenant;  // by the present rules
+  uint64_t rules;       // the version that it was judged by
+  TenantNumber tenant;  // by these rules
   bool called = false;
   bool told_to_go = false;
   int under_way = 0;               // calls, including those that have their answers
@@ -156,7 +157,8 @@ void ControlConnections::Run() {
 bool ControlConnections::HasItsShareLocked(TenantNumber tenant) const {
   if (options_.access == nullptr || !options_.access->has_several_tenants()) return false;
   const auto is_its = [&](const auto& entry) { return entry.second->tenant == tenant; };
-  return std::count_if(connections_.begin(), connections_.end(), is_its) >=
+  return std::count_if(connections_.begin(), connections_.end(), is_its) +
+             std::count_if(ending_.begin(), ending_.end(), is_its) >=
          static_cast<ptrdiff_t>(options_.connections_max / 2);
 }
 
@@ -219,7 +221,15 @@ void ControlConnections::Take(UniqueFd fd, const Peer& peer, const TlsSession* s
   // Connections that gRPC has let go of may still have bytes to send.
   if (pump_.count() >= 2 * options_.connections_max) return;
   const std::string identity = session != nullptr ? session->peer.identity() : peer.identity;
-  const TenantNumber tenant = options_.access != nullptr ? options_.access->Judge(identity).tenant : 0;
+  // The version first: if the rules change after this, LookAtRules judges the connection again. They may have changed
+  // since the handshake; the peer's next one tells it why.
+  const uint64_t rules = options_.access != nullptr ? options_.access->version() : 0;
+  TenantNumber tenant = 0;
+  if (options_.access != nullptr) {
+    const Principal who = options_.access->Judge(identity);
+    if (!Access::Check(who, Action::kHello).ok()) return;
+    tenant = who.tenant;
+  }
   UniqueFd grpcs;
   std::shared_ptr<const Pump::Link> link = Connect(std::move(fd), peer, session, &grpcs);
   if (link == nullptr) return;
@@ -237,7 +247,7 @@ void ControlConnections::Take(UniqueFd fd, const Peer& peer, const TlsSession* s
     if (!AdmitLocked(tenant, now_ns, &charged)) return;
     auto connection =
         std::make_shared<Connection>(Connection{++last_number_, grpcs.get(), std::move(watched), peer.source, identity,
-                                                std::move(link), now_ns, charged, tenant});
+                                                std::move(link), now_ns, charged, rules, tenant});
     connection->used_ns = now_ns;
     // The only event is EPOLLHUP, which epoll always reports: both directions are closed.
     epoll_event event{.events = 0, .data = {.u64 = connection->number}};
@@ -346,17 +356,19 @@ void ControlConnections::Sweep() {
 void ControlConnections::LookAtRules() {
   if (options_.access == nullptr) return;
   const uint64_t version = options_.access->version();
-  if (std::exchange(rules_, version) == version) return;
-  std::vector<ConnectionPtr> all;
+  std::vector<ConnectionPtr> others;
   {
     MutexLock lock(&mu_);
-    for (const auto& [fd, connection] : connections_) all.push_back(connection);
+    for (const auto& [fd, connection] : connections_) {
+      if (connection->rules != version) others.push_back(connection);
+    }
   }
   // There may be many rules: not under the lock.
-  for (const ConnectionPtr& connection : all) {
+  for (const ConnectionPtr& connection : others) {
     const Principal who = options_.access->Judge(connection->identity);
     const bool may = Access::Check(who, Action::kHello).ok();
     MutexLock lock(&mu_);
+    connection->rules = version;
     connection->tenant = who.tenant;
     if (!may) ShutDownLocked(connection.get());
   }

@@ -122,6 +122,7 @@ class ControlConnections {
   // Whether one more connection of the tenant may come. Charges for it.
   bool AdmitLocked(TenantNumber tenant, int64_t now_ns, bool* charged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ChargeLocked(bool* charged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Closed connections with calls count, too.
   bool HasItsShareLocked(TenantNumber tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The bytes of the arena that a connection takes.
   uint64_t ConnectionBytes() const { return kConnectionBytes + Pump::LinkBytes(options_.has_tls); }
@@ -135,7 +136,8 @@ class ControlConnections {
   // Cuts the links of closed connections that are older than that, and all beyond their bound.
   void CutLeavingLocked(int64_t closed_before_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Sweep();
-  // Shuts down connections whose identity the present rules do not admit.
+  // Judges connections anew that were judged by other rules than the present ones, and shuts down those whose identity
+  // these do not admit.
   void LookAtRules();
   void BoundUntakenLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -166,7 +168,6 @@ class ControlConnections {
   uint64_t last_number_ ABSL_GUARDED_BY(mu_) = 3;  // of a connection; those before stand for other descriptors
   int64_t turn_began_ns_ ABSL_GUARDED_BY(mu_) = 0;
   size_t prepaid_used_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t rules_ = 0;  // the thread's: the version that connections were judged by
   LateLog refusals_{nullptr, LateLog::kRefusalPeriodMs};
   Pump pump_;
   std::thread thread_;

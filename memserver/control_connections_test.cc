@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -22,6 +23,8 @@
 #include "base/http2/test_frames.h"
 #include "base/poll_until.h"
 #include "base/sync.h"
+#include "base/tls/handshake.h"
+#include "base/tls/test_certificates.h"
 #include "gtest/gtest.h"
 #include "memserver/access.h"
 #include "memserver/handshakes.h"
@@ -173,7 +176,8 @@ class RuledConnectionsTest : public ::testing::Test {
     unlink((path_ + ".socket").c_str());
   }
   void Write(const std::string& text) { std::ofstream(path_, std::ios::trunc) << text; }
-  void Start(const std::string& rules, size_t connections_max) {
+  // `handshakes`: of a server with certificates; null: it has none.
+  void Start(const std::string& rules, size_t connections_max, Handshakes* handshakes = nullptr) {
     Write(rules);
     auto access = Access::Create({.file = path_, .uid = geteuid(), .lets_anyone_in = true});
     ASSERT_TRUE(access.ok()) << access.status();
@@ -182,7 +186,8 @@ class RuledConnectionsTest : public ::testing::Test {
     options.socket_path = path_ + ".socket";
     options.connections_max = connections_max;
     options.limit_ms = 600'000;
-    options.handshakes = &handshakes_;
+    options.has_tls = handshakes != nullptr;
+    options.handshakes = handshakes != nullptr ? handshakes : &handshakes_;
     options.access = access_.get();
     connections_ = std::make_unique<ControlConnections>(options, arena_.get());
     ASSERT_TRUE(connections_->Listen().ok());
@@ -204,6 +209,17 @@ class RuledConnectionsTest : public ::testing::Test {
     MutexLock lock(&mu_);
     return served_.size();
   }
+  // gRPC's name for the newest connection.
+  std::string newest() {
+    MutexLock lock(&mu_);
+    return absl::StrCat("fd:", served_.back().get());
+  }
+  // Closes the newest connection as gRPC does.
+  void Close() {
+    MutexLock lock(&mu_);
+    shutdown(served_.back().get(), SHUT_RDWR);
+    served_.back().reset();
+  }
   // Writes to the newest connection until its peer, which reads nothing, has no more room. Then closes it as gRPC does.
   void FillAndClose() {
     MutexLock lock(&mu_);
@@ -216,10 +232,11 @@ class RuledConnectionsTest : public ::testing::Test {
     shutdown(fd, SHUT_RDWR);
     served_.back().reset();
   }
-  static bool IsCutOff(const UniqueFd& fd) {
-    pollfd look{fd.get(), POLLRDHUP, 0};
+  static bool IsCutOff(int fd) {
+    pollfd look{fd, POLLRDHUP, 0};
     return poll(&look, 1, 0) == 1;
   }
+  static bool IsCutOff(const UniqueFd& fd) { return IsCutOff(fd.get()); }
 
   const std::string path_;  // short, as paths of sockets are
   std::unique_ptr<FrameArena> arena_ = FrameArena::Create(64 * kMiB, kMiB).value();
@@ -285,6 +302,36 @@ TEST_F(RuledConnectionsTest, PeersThatReadNothingKeepNoPlaceOnceGrpcHasClosed) {
   }));
 }
 
+// The handshake's thread has judged it by rules that the control plane's thread has left behind since.
+TEST_F(RuledConnectionsTest, AConnectionThatARuleShutsOutMeanwhileDoesNotComeIn) {
+  const TestCertificates certificates("ruled");
+  const std::string own = absl::StrCat("uid:", geteuid(), " b user\n");
+  std::atomic<int> witness_fd{-1};
+  const auto admit = [&](const TlsPeer&) {
+    Write("cn:other a user\n");
+    access_->Reload();
+    access_->Reload();
+    EXPECT_TRUE(Await([&] { return IsCutOff(witness_fd); })) << "all connections are judged by the new rules";
+    return absl::OkStatus();
+  };
+  Handshakes handshakes(certificates.Load(TlsRole::kServer), {.admit = admit});
+  Start("cn:client a user\n" + own, 8, &handshakes);
+  const UniqueFd witness = Connect(/*by_unix=*/true);
+  EXPECT_TRUE(Await([&] { return served() == 1; }));
+  witness_fd = witness.get();
+  const UniqueFd fd = Connect(/*by_unix=*/false);
+  const auto context = certificates.Load(TlsRole::kClient);
+  TlsHandshake handshake(context.get(), fd.get(), "localhost");
+  EXPECT_TRUE(Await([&] {
+    const auto step = handshake.Go();
+    return step.ok() && *step == TlsHandshake::Step::kDone;
+  }));
+  EXPECT_TRUE(Await([&] { return IsCutOff(fd); }));
+  EXPECT_EQ(served(), 1u);
+  connections_->Stop();
+  handshakes.Stop();
+}
+
 TEST_F(RuledConnectionsTest, OneTenantHasHalfOfTheTable) {
   Start(absl::StrCat("anyone a user\nuid:", geteuid(), " b user\n"), 8);
   std::vector<UniqueFd> of_a;
@@ -299,6 +346,39 @@ TEST_F(RuledConnectionsTest, OneTenantHasHalfOfTheTable) {
   EXPECT_TRUE(Await([&] { return served() == 24; }));
   for (int i = 16; i < 20; ++i) EXPECT_FALSE(IsCutOff(of_a[i])) << i;
   for (const UniqueFd& fd : of_b) EXPECT_FALSE(IsCutOff(fd));
+}
+
+// gRPC keeps memory for a closed connection until its calls have ended, so it has its place until then.
+TEST_F(RuledConnectionsTest, ClosedConnectionsWithCallsCountForTheirTenant) {
+  Start(absl::StrCat("anyone a user\nuid:", geteuid(), " b user\n"), 8);
+  std::vector<ControlConnections::ConnectionPtr> calls;
+  for (size_t i = 0; i < 4; ++i) {
+    const UniqueFd fd = Connect(/*by_unix=*/false);
+    ASSERT_TRUE(Await([&] { return served() == i + 1; }));
+    const std::string name = newest();
+    calls.push_back(connections_->BeginCall(name));
+    ASSERT_NE(calls.back(), nullptr);
+    Close();
+    ASSERT_TRUE(Await([&] {
+      auto late = connections_->BeginCall(name);
+      if (late == nullptr) return true;
+      calls.push_back(std::move(late));
+      return false;
+    }));
+  }
+  EXPECT_EQ(connections_->open(), 4u);
+  for (int i = 0; i < 4; ++i) {
+    const UniqueFd fd = Connect(/*by_unix=*/false);
+    EXPECT_TRUE(Await([&] { return IsCutOff(fd); })) << i;
+  }
+  EXPECT_EQ(served(), 4u);
+  const UniqueFd of_b = Connect(/*by_unix=*/true);
+  EXPECT_TRUE(Await([&] { return served() == 5; }));
+  EXPECT_FALSE(IsCutOff(of_b));
+  std::vector<TestAnswer> answers(calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) connections_->Send(calls[i], &answers[i]);
+  for (size_t i = 0; i < calls.size(); ++i) connections_->EndCall(calls[i], answers[i].began_ns);
+  EXPECT_EQ(connections_->open(), 1u);
 }
 
 }  // namespace

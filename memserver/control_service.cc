@@ -128,13 +128,13 @@ absl::Status ControlService::EndLease(const Caller& caller, const v1::EndLeaseRe
   return absl::OkStatus();
 }
 
-bool ControlService::ReservePages(uint64_t pages, Lease* lease) {
+bool ControlService::ReservePages(uint64_t pages, bool ahead, Lease* lease) {
   FrameArena& arena = core_->arena();
   const auto reserve = [&] { return core_->leases().Charge(lease) && arena.Reserve(pages, &lease->reservation); };
   if (reserve()) return true;
   const int64_t until_ns = DeadlineAfterMs(kYieldMs);
   if (pages > arena.usage().ceiling_bytes / kPageBytes) return false;
-  while (core_->store().YieldVersions(*lease->tenant, pages * kReservationBytesPerPage)) {
+  while (core_->store().YieldVersions(*lease->tenant, pages * kReservationBytesPerPage, /*held=*/!ahead)) {
     if (reserve()) return true;
     if (MonotonicNs() >= until_ns) break;
   }
@@ -146,7 +146,7 @@ absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequ
   if (!lease.ok()) return lease.status();
   // The other one may take a second, for which this one must not hold a thread.
   if (!(*lease)->reserve_mu.TryLock()) {
-    return absl::UnavailableError("another reservation of this lease is under way: try again");
+    return absl::AbortedError("another reservation of this lease is under way: try again");
   }
   const absl::Status status = ReserveLocked(caller, request, lease->get(), reply);
   (*lease)->reserve_mu.Unlock();
@@ -166,7 +166,7 @@ absl::Status ControlService::ReserveLocked(const Caller& caller, const v1::Reser
     arena.Unreserve(0 - static_cast<uint64_t>(request.pages()), &lease->reservation);
   } else if (core_->draining()) {
     return absl::FailedPreconditionError("the server is draining and accepts no new spans");
-  } else if (!ReservePages(static_cast<uint64_t>(request.pages()), lease)) {
+  } else if (!ReservePages(static_cast<uint64_t>(request.pages()), request.ahead(), lease)) {
     const uint64_t free_bytes = arena.usage().free_bytes;
     const uint64_t left_bytes = caller.tenant->account.left_bytes();
     return absl::ResourceExhaustedError(

@@ -63,8 +63,8 @@ class ControlService {
   absl::Status ReserveLocked(const Caller& caller, const v1::ReserveRequest& request, Lease* lease,
                              v1::LeaseReply* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lease->reserve_mu);
   void FillCopies(const Caller& caller, v1::Statistics* reply) const;
-  // Versions yield where that helps. False: there is no room.
-  bool ReservePages(uint64_t pages, Lease* lease);
+  // Versions yield where that helps; `ahead` of need, those alone that are not held. False: there is no room.
+  bool ReservePages(uint64_t pages, bool ahead, Lease* lease);
 
   ServerCore* const core_;
   const LookAround look_around_;

@@ -124,9 +124,10 @@ class RegionTable {
   // with `bound`. True: nothing is left that can be done now. Call it often.
   bool StepVersions(uint64_t steps_max, const WorkBound& bound = WorkBound());
   // A request of `tenant` has found no room, and needs `bytes`: versions yield, the oldest first, its own before
-  // others'. Those of others stay if they are held, and newer ones of their regions. False: they would not help. Else
-  // some memory is free, and the caller tries again; that may need several turns. No shard's lock may be held.
-  bool YieldVersions(const Tenant& tenant, uint64_t bytes);
+  // others'. Those of others stay if they are held, and newer ones of their regions; not `held`: its own likewise.
+  // False: they would not help. Else some memory is free, and the caller tries again; that may need several turns. No
+  // shard's lock may be held.
+  bool YieldVersions(const Tenant& tenant, uint64_t bytes, bool held = true);
   // The donor needs so much: the oldest versions go, of all tenants. Not `held`: those that are held stay, and
   // newer ones of their regions. Returns the bytes that are free now.
   uint64_t YieldForDonor(uint64_t bytes, bool held);

@@ -190,18 +190,18 @@ uint64_t RegionTable::YieldOldest(const Yields& yields) {
   return freed;
 }
 
-bool RegionTable::YieldVersions(const Tenant& tenant, uint64_t bytes) {
-  const uint64_t stored = counters_.versions.yieldable_bytes();
-  const uint64_t all = stored - std::min(stored, counters_.versions.BarredFrom(tenant.versions));
+bool RegionTable::YieldVersions(const Tenant& tenant, uint64_t bytes, bool held) {
+  const VersionTotals& own = tenant.versions;
+  const uint64_t all = held ? counters_.versions.YieldableTo(own) : counters_.versions.unheld_bytes();
   if (all == 0) return false;
   const uint64_t left_bytes = tenant.account.left_bytes();
   const uint64_t free_bytes = arena_->usage().free_bytes;
   const uint64_t own_lack = bytes - std::min(bytes, left_bytes);
   const uint64_t lack = bytes - std::min(bytes, free_bytes);
-  if (own_lack > tenant.versions.yieldable_bytes() || lack > all) return false;  // they would go in vain
+  if (own_lack > (held ? own.yieldable_bytes() : own.unheld_bytes()) || lack > all) return false;  // they would go in vain
   return YieldOldest({.first = &tenant,
                       .first_alone = own_lack > 0,
-                      .held = true,
+                      .held = held,
                       .bytes = std::clamp(std::max(own_lack, lack), kYieldBytesMin, kYieldBytesMax),
                       .steps_max = kYieldSteps}) > 0;
 }

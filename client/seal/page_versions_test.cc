@@ -115,6 +115,45 @@ TEST(PageVersionsTest, HolesInDoubtTakeNoRoomOfWrites) {
   EXPECT_EQ(versions.Check(70, 0, false), Verdict::kFits);
 }
 
+// A large region is trimmed while servers do not answer: what a page costs then depends on its own doubts alone. A look
+// at all of them would take minutes here.
+TEST(PageVersionsTest, HolesInDoubtCostNothingForOtherPages) {
+  constexpr uint64_t kMessages = 200'000, kPages = kMessages * kPagesPerMessage;
+  PageVersions versions;
+  for (uint64_t page = 0; page < kPages; page += kPagesPerMessage) versions.Stored(page, 1, 1'000 + page);
+  versions.TrimDoubted(0, kPages);
+  // Both may be there, in either order.
+  for (uint64_t page = 0; page < kPages; page += kPagesPerMessage) {
+    ASSERT_EQ(versions.Check(page, 1'000 + page, false), Verdict::kOther);
+    const bool is_hole = page % (2 * kPagesPerMessage) == 0;
+    ASSERT_EQ(versions.Check(page, is_hole ? 0 : 1'000 + page, true), Verdict::kFits);
+    ASSERT_EQ(versions.Check(page, is_hole ? 1'000 + page : 0, true), Verdict::kOther);
+  }
+  EXPECT_EQ(versions.NextTold(kPages / kPagesPerSpan), UINT64_MAX);
+}
+
+// Of doubts of one page the newest counts, be it a hole or not.
+TEST(PageVersionsTest, TheOrderOfDoubtsIsThatOfTheirChanges) {
+  PageVersions versions;
+  versions.Stored(100, 0b111, 1'000);
+  versions.Doubted(90, PageBits{1} << 10 | PageBits{1} << 11, 2'000);  // 100 and 101
+  versions.Doubted(64, PageBits{1} << 36 | PageBits{1} << 38, 0);      // 100 and 102, as holes
+  versions.Doubted(100, 0b1, 3'000);
+  EXPECT_EQ(versions.Check(100, 0, false), Verdict::kOther);
+  EXPECT_EQ(versions.Check(100, 3'000, false), Verdict::kFits);
+  EXPECT_EQ(versions.Check(101, 0, true), Verdict::kOther);
+  EXPECT_EQ(versions.Check(101, 2'011, true), Verdict::kFits);
+  EXPECT_EQ(versions.Check(102, 1'002, true), Verdict::kFits);
+  // A mark ends those before it.
+  versions.Doubted(100, 0b110, 0);
+  const uint64_t mark = versions.mark();
+  versions.Doubted(102, 0b1, 0);
+  versions.EndDoubts(90, 110, mark);
+  EXPECT_EQ(versions.Check(101, 0, true), Verdict::kOther);
+  EXPECT_EQ(versions.Check(102, 0, false), Verdict::kFits);
+  EXPECT_EQ(versions.NextTold(0), 0u);
+}
+
 TEST(PageVersionsTest, WhatNoServerHasIsNoLongerInDoubt) {
   PageVersions versions;
   EXPECT_EQ(versions.NextTold(0), UINT64_MAX);

@@ -74,6 +74,7 @@ struct LeaseInfo {
 struct ReserveOrder {
   uint64_t term = 0;    // of the lease, by its LeaseInfo
   uint64_t number = 0;  // rises with each request
+  bool ahead = false;   // less, or nothing, is needed now: versions that are held do not yield to it
 };
 
 struct RegionInfo {

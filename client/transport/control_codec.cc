@@ -122,6 +122,7 @@ v1::ReserveRequest ControlCodec::Reserve(LeaseId lease, int64_t pages, ReserveOr
   request.set_pages(pages);
   request.set_term(order.term);
   request.set_order(order.number);
+  request.set_ahead(order.ahead);
   return request;
 }
 

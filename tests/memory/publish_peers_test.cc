@@ -125,6 +125,28 @@ TEST_F(PublishPeersTest, AnObserverThatNeverLetsGoKeepsItsVersionAlone) {
   EXPECT_EQ(VersionsThere(), 2u);
 }
 
+// A client has a stock of room at each server. These have none for three stocks.
+TEST_F(PublishPeersTest, AnObservedVersionIsNotGivenForAStockOfRoom) {
+  constexpr uint64_t kPages = 16, kVersions = 20;
+  TestPool small(2, 40 * kMiB);
+  MemoryOptions options;
+  options.pool = small.Options();
+  auto producer = OpenMemory(options);
+  auto observer = OpenMemory(options);
+  auto other = OpenMemory(options);
+  uint64_t* const words = MapWords(producer.get(), "small", kPages * kPageBytes);
+  PublishNext(producer.get(), words, kPages);
+  const uint64_t first = words[0];
+  const uint64_t* const seen = Observe(observer.get(), "small");
+  ASSERT_NE(seen, nullptr);
+  uint64_t* const others = MapWords(other.get(), "others", kPages * kPageBytes);
+  for (uint64_t i = 1; i < kVersions; ++i) {
+    ASSERT_EQ(PublishNext(producer.get(), words, kPages), i + 1);
+    PublishNext(other.get(), others, kPages);
+  }
+  for (uint64_t page = 0; page < kPages; ++page) EXPECT_EQ(WordOf(&seen[page * kWordsPerPage]), first);
+}
+
 TEST_F(PublishPeersTest, ManyThatNeverLetGoDoNotStopTheProducer) {
   constexpr uint64_t kPages = 16, kObserved = 8, kMost = 5;
   auto producer = Open(kMost);

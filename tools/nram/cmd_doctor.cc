@@ -12,7 +12,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/host/host_memory.h"
 #include "base/host/programs.h"
@@ -313,7 +312,7 @@ int Run(DoctorFlags& flags, const Invocation& given) {
   findings.push_back(CheckFastWake());
   std::vector<std::string> mounts;
   for (const MountPoint& mount : FindMounts("self")) mounts.push_back(mount.directory);
-  absl::c_move(CheckMounts(mounts, DeadlineAfterMs(kAskTimeoutMs)), std::back_inserter(findings));
+  absl::c_move(CheckMounts(mounts, kAskTimeoutMs), std::back_inserter(findings));
   absl::c_move(CheckServersHere(), std::back_inserter(findings));
   const std::vector<SwapArea> areas = FindSwaps();
   // The pool of each area is checked with it; here, the pool that commands find.

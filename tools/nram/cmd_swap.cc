@@ -3,16 +3,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
+#include <iterator>
 #include <map>
-#include <thread>
+#include <optional>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/clock.h"
 #include "base/host/host_memory.h"
 #include "base/metrics/metrics_address.h"
 #include "base/status.h"
@@ -28,8 +27,6 @@
 
 namespace nram {
 namespace {
-
-constexpr size_t kAskThreadsMax = 32;
 
 struct OnFlags {
   SwapOptions swap;
@@ -267,48 +264,31 @@ int RunOff(OffFlags& flags, const Invocation& given) {
   return code;
 }
 
-// The bytes that servers hold for an area, and the servers that are asked for that.
-struct StoredBytes {
+// The bytes that the pool of each area holds for it now; with `pool`, that pool. Nothing: a server does not answer, or
+// there is none. All servers of all areas are asked at once.
+std::vector<std::optional<uint64_t>> AskStored(const std::vector<SwapArea>& areas, const std::string& pool) {
+  std::vector<std::optional<uint64_t>> stored(areas.size());
   std::vector<PoolMember> members;
-  std::atomic<uint64_t> bytes{0};
-  std::atomic<bool> known{false};  // false: a server does not answer, or there is none
-};
-
-// The bytes that the pool of each area holds for it now; with `pool`, that pool. All servers of all areas are asked at
-// once, and have one deadline.
-std::vector<StoredBytes> AskStored(const std::vector<SwapArea>& areas, const std::string& pool) {
-  std::vector<StoredBytes> stored(areas.size());
-  struct Question {
-    size_t area;
-    const PoolMember* member;
-  };
-  std::vector<Question> questions;
+  std::vector<size_t> area_of;  // each member
   for (size_t i = 0; i < areas.size(); ++i) {
     if (pool.empty() && areas[i].pool.empty()) continue;
-    auto members = OpenMembers(pool.empty() ? areas[i].pool : pool, pool.empty() ? areas[i].tls_dir : "");
-    if (!members.ok()) continue;
-    stored[i].members = *std::move(members);
-    stored[i].known = true;
-    for (const PoolMember& member : stored[i].members) questions.push_back({i, &member});
+    auto found = OpenMembers(pool.empty() ? areas[i].pool : pool, pool.empty() ? areas[i].tls_dir : "");
+    if (!found.ok()) continue;
+    stored[i] = 0;
+    area_of.resize(area_of.size() + found->size(), i);
+    absl::c_move(*found, std::back_inserter(members));
   }
-  const int64_t deadline_ns = DeadlineAfterMs(kAskTimeoutMs);
-  std::atomic<size_t> next{0};
-  std::vector<std::thread> threads;
-  for (size_t t = 0; t < std::min(questions.size(), kAskThreadsMax); ++t) {
-    threads.emplace_back([&] {
-      for (size_t i = next++; i < questions.size(); i = next++) {
-        const SwapArea& area = areas[questions[i].area];
-        StoredBytes& sum = stored[questions[i].area];
-        const auto regions = questions[i].member->control->ListRegions(false, false, deadline_ns);
-        if (!regions.ok()) sum.known = false;
-        const std::string client_name = ClientName("swap", area.directory + "/mount", area.daemon_pid);
-        for (const RegionInfo& region : regions.ok() ? *regions : std::vector<RegionInfo>()) {
-          if (region.owner_name == client_name) sum.bytes += region.stored_bytes;
-        }
-      }
-    });
+  const auto answers = AskRegions(members, {});
+  for (size_t at = 0; at < answers.size(); ++at) {
+    const SwapArea& area = areas[area_of[at]];
+    std::optional<uint64_t>& bytes = stored[area_of[at]];
+    if (!answers[at].ok()) bytes.reset();
+    if (!bytes.has_value()) continue;
+    const std::string client_name = ClientName("swap", area.directory + "/mount", area.daemon_pid);
+    for (const RegionInfo& region : *answers[at]) {
+      if (region.owner_name == client_name) *bytes += region.stored_bytes;
+    }
   }
-  for (auto& thread : threads) thread.join();
   return stored;
 }
 
@@ -359,18 +339,18 @@ int RunSwaps(ListFlags& flags, const Invocation& given) {
     printf("%-16s %-12s %10s %10s %10s %10s %8s  %s\n", "NAME", "DEVICE", "SIZE", "USED", "IN POOL", "COLLECTED",
            "PRIORITY", "STATE");
   }
-  const std::vector<StoredBytes> stored = AskStored(areas, pool);
+  const std::vector<std::optional<uint64_t>> stored = AskStored(areas, pool);
   for (size_t i = 0; i < areas.size(); ++i) {
     const SwapArea& area = areas[i];
     if (json) {
       out.push_back(ToJson(area));
-      if (stored[i].known) out.back()["stored_bytes"] = stored[i].bytes.load();
+      if (stored[i]) out.back()["stored_bytes"] = *stored[i];
       continue;
     }
     printf("%-16s %-12s %10s %10s %10s %10s %8d  %s\n", area.name.c_str(), area.device.c_str(),
            FormatByteSize(area.size_bytes).c_str(), FormatByteSize(area.used_bytes).c_str(),
-           stored[i].known ? FormatByteSize(stored[i].bytes).c_str() : "?",
-           FormatByteSize(area.discarded_bytes).c_str(), area.priority, StateOf(area));
+           stored[i] ? FormatByteSize(*stored[i]).c_str() : "?", FormatByteSize(area.discarded_bytes).c_str(),
+           area.priority, StateOf(area));
   }
   if (json) PrintJson(out);
   int code = 0;

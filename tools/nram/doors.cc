@@ -1,29 +1,24 @@
 #include "tools/nram/doors.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/fd.h"
 #include "base/file.h"
 #include "base/host/programs.h"
-#include "base/subprocess.h"
 #include "base/units.h"
 #include "client/memory/userfault.h"
 #include "client/run/task_space.h"
 #include "client/run/untraced_start.h"
 #include "client/seal/key_memory.h"
+#include "tools/nram/mounts.h"
 
 namespace nram {
 namespace {
@@ -160,31 +155,11 @@ std::vector<Finding> CheckDoors() {
                    "this user may lock no memory for keys")};
 }
 
-std::vector<Finding> CheckMounts(const std::vector<std::string>& directories, int64_t deadline_ns) {
+std::vector<Finding> CheckMounts(const std::vector<std::string>& directories, int64_t timeout_ms) {
   std::vector<Finding> findings;
-  std::vector<Subprocess> looks;
-  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
-  SubprocessOptions how;
-  how.in = how.out = how.err = null.get();  // a child that is left behind keeps no stream of this command open
-  how.close_others = true;
-  for (const std::string& directory : directories) {
-    // The child may be all that waits; other threads' locks are not needed for a system call.
-    absl::StatusOr<Subprocess> look = Subprocess::StartFunction(
-        [&directory] {
-          struct statfs found {};
-          return statfs(directory.c_str(), &found) == 0 ? 0 : errno;
-        },
-        how);
-    looks.push_back(look.ok() ? *std::move(look) : Subprocess());
-  }
-  for (size_t i = 0; i < looks.size(); ++i) {
-    if (looks[i].pid() < 0) continue;  // no process could be made: nothing is known
-    const std::optional<Subprocess::Ended> ended = looks[i].WaitUntil(deadline_ns);
-    findings.push_back(MountFinding(directories[i], ended ? ended->code : ETIMEDOUT));
-    if (ended) continue;
-    // While the daemon has its request, a process cannot be ended, so nothing waits for it.
-    looks[i].Signal(SIGKILL);
-    looks[i].Release();
+  const std::vector<MountRoom> rooms = AskRooms(directories, timeout_ms);
+  for (size_t i = 0; i < rooms.size(); ++i) {
+    if (rooms[i].error != EAGAIN) findings.push_back(MountFinding(directories[i], rooms[i].error));
   }
   return findings;
 }

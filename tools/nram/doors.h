@@ -25,9 +25,8 @@ struct Finding {
 // thread. Does not wait.
 std::vector<Finding> CheckDoors();
 
-// Whether the filesystems mounted on these directories answer. All are asked at once, by processes of their own, and
-// have until `deadline_ns`.
-std::vector<Finding> CheckMounts(const std::vector<std::string>& directories, int64_t deadline_ns);
+// Whether the filesystems mounted on these directories answer (AskRooms).
+std::vector<Finding> CheckMounts(const std::vector<std::string>& directories, int64_t timeout_ms);
 
 // Whether the kernel may swap out a memory server of this machine. That is bad if other machines can reach the server,
 // else advice (a local pool for a trial). There are no findings if no server runs here.

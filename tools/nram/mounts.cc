@@ -60,8 +60,9 @@ Asker Ask(absl::FunctionRef<int()> look) {
   return asker;
 }
 
-// 0 if `answer` has the child's answer, ETIMEDOUT if the child is left behind, else EIO.
+// 0 if `answer` has the child's answer, ETIMEDOUT if the child does not answer, EAGAIN if there is none, else EIO.
 int Hear(Asker* asker, int64_t deadline_ns, void* answer, size_t bytes) {
+  if (asker->child.pid() < 0) return EAGAIN;
   const auto ended = asker->child.WaitUntil(deadline_ns);
   if (!ended.has_value()) {
     asker->child.Signal(SIGKILL);

@@ -18,7 +18,9 @@ struct MountPoint {
 
 // The room of the filesystem that a path is on.
 struct MountRoom {
-  int error = 0;  // 0: the sizes are right; ETIMEDOUT: its daemon does not answer; else statvfs(3)'s
+  // 0: the sizes are right. ETIMEDOUT: its daemon does not answer. EAGAIN: no process could be made to ask. Else
+  // statvfs(3)'s.
+  int error = 0;
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
 };
@@ -28,7 +30,7 @@ struct MountRoom {
 std::vector<MountRoom> AskRooms(const std::vector<std::string>& paths, int64_t timeout_ms);
 
 // The absolute path without links, as realpath(3), within `timeout_ms` and in the same way. DEADLINE_EXCEEDED: a
-// filesystem on the way does not answer; else realpath's error.
+// filesystem on the way does not answer; else realpath's error. To be called while the process has one thread.
 absl::StatusOr<std::string> ResolvePath(const std::string& path, int64_t timeout_ms);
 
 // The mounts of nram that the process `who`, or "self", sees.
