@@ -204,6 +204,13 @@ TEST(FileTest, LinesNumbersAndDirectories) {
   EXPECT_THAT(ListDirectory(path), ::testing::IsEmpty());
 }
 
+TEST(WriteFileTest, ErrorsNameTheFileThatWasAskedFor) {
+  const std::string path = ::testing::TempDir() + "/no-such-directory/file";
+  const absl::Status status = WriteFileAtomically(path, "text");
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_EQ(status.message(), "create " + path + ": No such file or directory");
+}
+
 TEST(WriteFileTest, FollowsNoLinkOfAnother) {
   const std::string directory = ::testing::TempDir() + "/write-file";
   ASSERT_TRUE(mkdir(directory.c_str(), 0755) == 0 || errno == EEXIST);

@@ -17,8 +17,11 @@
 #include <cstring>
 #include <fstream>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/host/host_memory.h"
@@ -58,6 +61,37 @@ ssize_t WriteReply(int fd, iovec* pieces, int count, void* adapter) {
 
 ssize_t ReadRequest(int fd, void* buffer, size_t size, void*) { return read(fd, buffer, size); }
 
+// Calls `run`, and returns the text that this process and the programs that it starts write to standard error
+// meanwhile. The text goes there as well, afterwards. "": nothing, or there is no descriptor for a pipe.
+std::string HearStderr(absl::FunctionRef<void()> run) {
+  int ends[2];
+  const UniqueFd before(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
+  // The pipe is read afterwards. Does not block: a full pipe loses text, and holds up no thread that writes to its log.
+  const bool hears = before.valid() && pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0;
+  if (hears) {
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+  }
+  run();
+  if (!hears) return "";
+  dup2(before.get(), STDERR_FILENO);
+  const UniqueFd from(ends[0]);
+  std::string said;
+  char buffer[4096];
+  for (ssize_t n; (n = read(from.get(), buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
+  (void)!write(STDERR_FILENO, said.data(), said.size());
+  return said;
+}
+
+// The reason that fusermount3 gives in its last line, among others' lines; "": it gives none.
+std::string ReasonOfFusermount(absl::string_view said) {
+  std::string reason;
+  for (absl::string_view line : absl::StrSplit(said, '\n')) {
+    if (absl::ConsumePrefix(&line, "fusermount3: ")) reason = std::string(line);
+  }
+  return reason;
+}
+
 // libfuse prints the reason when a mount fails. All of it goes to the log, and the last line into the error.
 thread_local std::string last_fuse_message;
 void LogFuse(fuse_log_level level, const char* format, va_list args) {
@@ -68,18 +102,12 @@ void LogFuse(fuse_log_level level, const char* format, va_list args) {
   LOG(WARNING) << last_fuse_message;
 }
 
-// The device that is mounted at `directory`; 0: unknown. Does not ask the daemon behind it.
-dev_t DeviceAt(const std::string& directory) {
+// Unknown parts are 0. Does not ask the daemon behind the directory.
+DirectoryPlace PlaceOf(const std::string& directory) {
   struct statx attr;
-  if (statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &attr) != 0) return 0;
-  return makedev(attr.stx_dev_major, attr.stx_dev_minor);
-}
-
-// The number of the mount that `directory` is in; 0: unknown.
-uint64_t MountAt(const std::string& directory) {
-  struct statx attr;
-  if (statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_MNT_ID, &attr) != 0) return 0;
-  return (attr.stx_mask & STATX_MNT_ID) != 0 ? attr.stx_mnt_id : 0;
+  if (statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_MNT_ID, &attr) != 0) return {};
+  return {.device = makedev(attr.stx_dev_major, attr.stx_dev_minor),
+          .mount = (attr.stx_mask & STATX_MNT_ID) != 0 ? attr.stx_mnt_id : 0};
 }
 
 // The most of this machine's memory that may be dirty: vm.dirty_bytes, or vm.dirty_ratio of all memory.
@@ -136,6 +164,13 @@ absl::Status FuseMount::CheckDirectory() const {
                                    : "";
     return absl::FailedPreconditionError(absl::StrCat(path, ": ", strerror(error), advice));
   };
+  // A daemon that serves the mount may stand still, and is not asked: by a look-up of ".." it would be. A btrfs
+  // subvolume has a device of its own, and is no mount.
+  const DirectoryPlace place = PlaceOf(path), above = PlaceOf(path.substr(0, std::max<size_t>(path.rfind('/'), 1)));
+  if (place.device != 0 && above.device != 0 && IsMountedOn(place, above)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, ": something is mounted there already; unmount it first, with `nram umount` if it is nram's"));
+  }
   struct stat attr;
   if (stat(path.c_str(), &attr) != 0) return failed(errno);
   if (!S_ISDIR(attr.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path, ": is not a directory"));
@@ -144,11 +179,6 @@ absl::Status FuseMount::CheckDirectory() const {
   int entries = 0;
   while (readdir(directory) != nullptr) ++entries;
   closedir(directory);
-  struct stat above;
-  if (stat((path + "/..").c_str(), &above) == 0 &&
-      IsMountedOn({attr.st_dev, MountAt(path)}, {above.st_dev, MountAt(path + "/..")})) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": something is mounted there already; unmount it first"));
-  }
   if (entries > 2 && !options_.nonempty) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, ": is not empty, and a mount would hide its files; choose another or add --nonempty"));
@@ -184,7 +214,11 @@ absl::Status FuseMount::Mount() {
   if (session_ == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("unknown or invalid mount options: ", last_fuse_message));
   }
-  if (fuse_session_mount(session_, options_.directory.c_str()) != 0) {
+  int result = 0;
+  const std::string said = HearStderr([&] { result = fuse_session_mount(session_, options_.directory.c_str()); });
+  if (result != 0) {
+    const std::string reason = ReasonOfFusermount(said);
+    if (!reason.empty()) last_fuse_message = "fusermount3: " + reason;
     const std::string advice = geteuid() == 0 || access("/usr/bin/fusermount3", X_OK) == 0
                                    ? ""
                                    : "; users other than root need fusermount3 (Debian's package fuse3)";

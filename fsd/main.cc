@@ -279,7 +279,8 @@ int ServeInBackground(const FsdOptions& options) {
     char buffer[512];
     for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
     if (said == "ok") return 0;
-    std::cerr << (said.empty() ? absl::StrCat("nram-fsd: died while starting; see ", options.log_file, "\n") : said);
+    if (said.empty()) said = absl::StrCat("nram-fsd: the daemon died while starting; see ", options.log_file, "\n");
+    std::cerr << said;
     int status = 0;
     // It has closed its end, so it is about to exit, with Fail's code.
     return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 2 ? 2 : 1;
@@ -314,6 +315,8 @@ int Main(int argc, char** argv) {
     if (!positional.empty()) options.directory = positional[0];
   }
   if (const absl::Status status = options.Validate(); !status.ok()) return Fail(status, STDERR_FILENO);
+  // A slash at the end has the kernel ask the daemon of a mount that is there, which may stand still.
+  while (options.directory.size() > 1 && options.directory.back() == '/') options.directory.pop_back();
   // The daemon leaves its working directory later.
   char resolved[PATH_MAX];
   if (realpath(options.directory.c_str(), resolved) != nullptr) options.directory = resolved;

@@ -165,7 +165,7 @@ absl::Status ControlService::ReserveLocked(const Caller& caller, const v1::Reser
   if (request.pages() < 0) {
     arena.Unreserve(0 - static_cast<uint64_t>(request.pages()), &lease->reservation);
   } else if (core_->draining()) {
-    return absl::FailedPreconditionError("the server is draining and accepts no new pages");
+    return absl::FailedPreconditionError("the server is draining and accepts no new spans");
   } else if (!ReservePages(static_cast<uint64_t>(request.pages()), request.ahead(), lease)) {
     const uint64_t free_bytes = arena.usage().free_bytes;
     const uint64_t left_bytes = caller.tenant->account.left_bytes();
@@ -388,7 +388,7 @@ absl::Status ControlService::GetStatistics(const Caller& caller, const v1::GetSt
 absl::Status ControlService::Drain(const Caller&, const v1::DrainRequest& request, v1::DrainReply*) {
   if (core_->urgent()) {  // it goes on leaving in any case
     return request.draining() ? absl::OkStatus()
-                              : absl::FailedPreconditionError("the server is about to end and accepts no new pages");
+                              : absl::FailedPreconditionError("the server is about to end and accepts no new spans");
   }
   core_->SetDraining(request.draining(), request.leaving());
   return absl::OkStatus();

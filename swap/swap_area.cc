@@ -343,7 +343,10 @@ absl::Status StartDaemon(const std::string& fsd, const std::string& directory, c
   command.insert(command.end(), options.fsd_flags.begin(), options.fsd_flags.end());
   if (!options.pool.empty()) command.push_back("--pool=" + options.pool);
   command.push_back(MountOf(directory));
-  return RunProgram(command, DeadlineAfterMs(kProgramMs));
+  const absl::Status status = RunProgram(command, DeadlineAfterMs(kProgramMs));
+  absl::string_view said = status.message();
+  absl::ConsumePrefix(&said, "nram-fsd: ");  // the caller's name is the one that its user knows
+  return absl::Status(status.code(), said);
 }
 
 // The directory of certificates that this command was given, which the area's daemon has too.

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""tools/man.py NAME SECTION SUMMARY: makes a man page of a --help text on standard input: both say the same."""
+"""tools/man.py NAME SECTION SUMMARY: makes a man page of a --help text on standard input: both say the same.
+tools/man.py --header HEADER: prints such a text of a C header, from its comments and declarations."""
 
 import os
 import re
@@ -30,7 +31,26 @@ def escape(text):
     return "\\&" + text if text.startswith((".", "'")) else text
 
 
+def print_header(path):
+    """The header's first comment, and each declaration in a table of its own after its comment."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    first = re.search(r"^/\*\n( \* nram:.*?)\n \*/", text, re.MULTILINE | re.DOTALL)
+    print(f"usage: #include <{re.sub(r'.*/(memory|managed)/', '', path)}>\n")
+    print(re.sub(r"^ \* ?", "", first[1], flags=re.MULTILINE))
+    declared = text[text.index('extern "C" {') :].split("\n#endif\n", 1)[1].rsplit("\n#ifdef __cplusplus", 1)[0]
+    # An inline function is its signature.
+    declared = re.sub(r"^(static inline [^{]*) \{\n.*?^\}", r"\1;", declared, flags=re.MULTILINE | re.DOTALL)
+    for comment, code in re.findall(r"^/\*(.*?)\*/$|^(?!/\*)([^\n]*)$", declared, re.MULTILINE | re.DOTALL):
+        if comment:
+            print(re.sub(r"^ \* ?", "", comment, flags=re.MULTILINE).strip())
+        else:
+            print("\n".join("  " + line if line else "" for line in code.split("\n")))
+
+
 def main():
+    if len(sys.argv) == 3 and sys.argv[1] == "--header":
+        return print_header(sys.argv[2])
     if len(sys.argv) != 4:
         sys.exit(__doc__)
     name, section, summary = sys.argv[1:]

@@ -64,6 +64,8 @@ MAY_SEE = {
         "swap",
     },
 }
+# Variables by which programs of nram call each other; no user sets them.
+OWN_VARIABLES = {"NRAM_RUN_START", "NRAM_SELF", "NRAM_SEED"}
 GRPC_ONLY_IN = {"members/etcd", "memserver", "client/transport", "proto"}
 NOTES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
@@ -172,6 +174,22 @@ def check_document(path, lines):
                 problem(path, number, f"{target} does not exist")
 
 
+def check_variables(sources, table):
+    """The environment variables of the product, and the rows of the operators' table, are the same."""
+    path = "docs/operating.md"
+    named = {name for row in re.findall(r"^\| (`NRAM_.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)}
+    read = {}
+    for source in sources:
+        if source.is_product and source.path.endswith((".cc", ".h", ".py")):
+            for name in re.findall(r"""["'](NRAM_[A-Z_]*[A-Z])["']""", source.text):
+                read.setdefault(name, source.path)
+    for name in sorted(read.keys() - named - OWN_VARIABLES):
+        if not name.endswith("_FOR_TEST"):
+            problem(read[name], 1, f"{name} has no row in the table of environment variables of {path}")
+    for name in sorted(named - read.keys()):
+        problem(path, 1, f"{name} has a row in the table of environment variables, and no program reads it")
+
+
 def check_unsignalled(sources):
     for path, line, name in tidy_sleeps.find_unsignalled(sources):
         text = f"no thread signals {name}: signal it, or call SleepMs or PollUntil (base/poll_until.h)"
@@ -269,6 +287,8 @@ def main():
     for source in cxx:
         check_functions(source.path, source.code)
     check_unsignalled(product)
+    check_variables([source for source in sources if not source.path.startswith("bindings/python/test")],
+                    documents["docs/operating.md"])
     for path, text in documents.items():
         check_document(path, text.split("\n"))
         check_anchors(path, documents)

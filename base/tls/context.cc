@@ -35,8 +35,13 @@ std::string OpenSslError() {
   const unsigned long error = ERR_peek_error();
   ERR_clear_error();
   const char* const reason = error == 0 ? nullptr : ERR_reason_error_string(error);
-  return reason == nullptr ? "it cannot be used"
-                           : absl::StrCat("not a complete, matching PEM file of this kind (", reason, ")");
+  return reason == nullptr ? "it cannot be used" : absl::StrCat("not a complete PEM file of this kind (", reason, ")");
+}
+
+// Whether this thread's first error is that a key is not the certificate's.
+bool IsForeignKey() {
+  const unsigned long error = ERR_peek_error();
+  return ERR_GET_LIB(error) == ERR_LIB_X509 && ERR_GET_REASON(error) == X509_R_KEY_VALUES_MISMATCH;
 }
 
 absl::Status Unusable(const std::string& path, absl::string_view why) {
@@ -104,10 +109,11 @@ absl::StatusOr<TlsContext::Loaded> TlsContext::LoadFiles(const TlsFiles& files, 
   if (SSL_CTX_use_certificate_chain_file(made, files.certificate.c_str()) != 1) {
     return Unusable(files.certificate, OpenSslError());
   }
-  if (SSL_CTX_use_PrivateKey_file(made, files.key.c_str(), SSL_FILETYPE_PEM) != 1) {
+  if (SSL_CTX_use_PrivateKey_file(made, files.key.c_str(), SSL_FILETYPE_PEM) != 1 && !IsForeignKey()) {
     return Unusable(files.key, OpenSslError());
   }
   if (SSL_CTX_check_private_key(made) != 1) {
+    ERR_clear_error();
     return Unusable(files.key, absl::StrCat("this key does not belong to ", files.certificate));
   }
   if (SSL_CTX_load_verify_file(made, files.authorities.c_str()) != 1) {

@@ -267,6 +267,14 @@ TEST_F(TlsTest, FilesAreCheckedAndNamed) {
   EXPECT_THAT(
       std::string(TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kClient), TlsRole::kClient).status().message()),
       HasSubstr("client.key"));
+  // Another certificate's key, of the same kind and of another.
+  Issue({.name = "alice"});
+  const std::string key = *ReadFile(directory_ + "/client.key");
+  Issue({.name = "alice"});
+  WriteText(directory_ + "/client.key", key, 0600);
+  EXPECT_THAT(
+      std::string(TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kClient), TlsRole::kClient).status().message()),
+      HasSubstr("client.key: this key does not belong to " + directory_ + "/client.pem"));
   Issue({.name = "alice"});
   chmod((directory_ + "/client.key").c_str(), 0604);
   EXPECT_THAT(

@@ -127,6 +127,7 @@ contains
     do tries = 1, 600
       call memory%observe_address(plate, 0_int64, 'heat', got=version, status=status)
       if (status /= nram_enoent) exit
+      if (tries == 1) write (error_unit, '(a)') 'waiting for a solver to publish "heat"'
       call execute_command_line('sleep 0.05')
     end do
     if (status /= 0) then

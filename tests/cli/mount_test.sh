@@ -56,6 +56,30 @@ if ! setpriv --reuid=65534 --regid=65534 --clear-groups test -w /dev/fuse; then
 else
   not_tested "what a user is told who may not open /dev/fuse: here they may"
 fi
+# Where users may open it, the reason that fusermount3 gives is in the message. The device of this test is in a mount
+# namespace of its own.
+if [ -u "$(command -v fusermount3 || true)" ] && mknod "$directory/fuse" c 10 229 2> /dev/null &&
+  chmod 666 "$directory/fuse" && unshare --mount mount --bind "$directory/fuse" /dev/fuse 2> /dev/null; then
+  chmod 755 "$directory"
+  install -d -o 65534 -g 65534 "$directory/theirs"
+  mkdir "$directory/not-theirs"
+  cp "$nram" "$(dirname "$nram")/../../fsd/nram-fsd" "$directory"
+  as_user() {
+    unshare --mount sh -c 'mount --bind "$0" /dev/fuse && exec "$@"' "$directory/fuse" \
+      setpriv --reuid=65534 --regid=65534 --clear-groups env NRAM_STATE_DIR="$directory/theirs" "$directory/nram" "$@"
+  }
+  expect 1 "nram mount: cannot mount on $directory/not-theirs: fusermount3: user has no write access to mountpoint" \
+    as_user mount "$directory/not-theirs" --backend=memory
+  grep -qs "^user_allow_other" /etc/fuse.conf ||
+    expect 1 "fusermount3: option allow_other only allowed if 'user_allow_other' is set in" \
+      as_user mount "$directory/theirs" --backend=memory --allow-other --nonempty
+  json=$(as_user mount "$directory/not-theirs" --backend=memory --json 2> /dev/null || true)
+  jq -e '.error | contains("fusermount3: user has no write access")' <<< "$json" > /dev/null ||
+    fail "mount --json of a user: $json"
+  grep -q "^fusermount3: " "$directory/theirs"/mount*.log || fail "the log lacks the reason"
+else
+  not_tested "the reasons of fusermount3: a device for users cannot be made here"
+fi
 # Other tests may have mounts of their own meanwhile.
 ours() { "$nram" mount --json | jq --arg at "$directory/" '[.[] | select(.directory | startswith($at))] | length'; }
 [ "$(ours)" = 0 ] || fail "mount --json lists what is not mounted"
@@ -120,9 +144,27 @@ timeout 60 "$nram" mount --json | jq -e --arg at "$directory/m" \
   '.[] | select(.directory == $at) | .answers == false and (.error | contains("does not answer"))' > /dev/null ||
   fail "mount --json of a daemon that stands still"
 expect 1 "the daemon of its filesystem does not answer" timeout 60 "$nram" snapshot "$directory/m/waits"
+for more in "" / " --foreground"; do
+  # shellcheck disable=SC2086
+  expect 1 "nram mount: $directory/m: its daemon (pid $daemon) does not answer; \`kill -9 $daemon\` ends it" \
+    timeout 60 "$nram" mount --backend=memory "$directory/m"$more
+done
+json=$(timeout 60 "$nram" mount "$directory/m" --backend=memory --json 2> /dev/null || true)
+jq -e '.error | contains("does not answer")' <<< "$json" > /dev/null || fail "mount --json, frozen: $json"
+# The kernel has to ask the daemon about this name.
+for command in mount umount; do
+  expect 1 "a filesystem on this path does not answer" timeout 60 "$nram" $command "$directory/m/below"
+done
+# The daemon alone looks at the mount before it asks.
+expect 1 "something is mounted there already" timeout 60 "$(dirname "$nram")/../../fsd/nram-fsd" "$directory/m/" \
+  --backend=memory
+# The kernel has nothing to write back, or the daemon does not take it; the command ends in either case.
+code=0
+timeout 60 "$nram" umount "$directory/m/" > "$directory/said" 2>&1 || code=$?
+[ "$code" = 1 ] && grep -q "$daemon" "$directory/said" || fail "umount, exit $code: $(cat "$directory/said")"
 kill -CONT "$daemon"
-expect 0 "$directory/m: " "$nram" mount
-expect 0 "" "$nram" umount "$directory/m"
+if mountpoint -q "$directory/m"; then expect 0 "" "$nram" umount "$directory/m"; fi
+timeout 60 tail --pid="$daemon" -f /dev/null || fail "the daemon that stood still goes on after its unmount"
 
 # --foreground: a signal to both ends them, and the command does not return before the unmount.
 set -m

@@ -73,11 +73,56 @@ for words in "--help" "--version" "df" "df --json" "status" "status --json" "reg
   "mount" "mount --json" "swaps" "swaps --json" "completion bash" "drain --undo $server"; do
   expect 1 "could not be written" full "$nram" $words
 done
+# The scripts of nram bench as well, without a traceback.
+for words in "bench --help" "bench report --help"; do
+  expect 1 "could not be written" full "$nram" $words
+  [[ $(full "$nram" $words 2>&1) != *Traceback* ]] || fail "$words to a full disk has a traceback"
+done
 # Doctor may find other things, too.
 [[ $(full "$nram" doctor 2>&1 || true) == *"could not be written"* ]] || fail "doctor's output is lost in silence"
 expect 2 "did you mean drain?" "$nram" darin
 expect 2 "did you mean --servers?" "$nram" up --server=2
 expect 0 "nram " "$nram" -V
+
+# Where --json was asked for, a command that fails early says so in JSON as well: on standard output, or, where that is
+# for data, as the last line on standard error. The message and the exit code are as ever.
+fails_in_json() { # STATUS COMMAND...
+  local status=$1 command=$2 code=0
+  shift
+  env NRAM_POOL=/does/not/exist "$nram" "$@" > "$directory/said" 2> "$directory/errors" < /dev/null || code=$?
+  [ "$code" = "$status" ] || fail "$*: exit $code, expected $status: $(cat "$directory/errors")"
+  grep -q "^nram $command: " "$directory/errors" || fail "$*: its message is missing: $(cat "$directory/errors")"
+  case "$*" in
+    *--dry*) ;;
+    sort* | run*)
+      [ ! -s "$directory/said" ] || fail "$*: its standard output is for data: $(cat "$directory/said")"
+      tail -1 "$directory/errors" > "$directory/said" ;;
+  esac
+  # A list of results may be empty; drain's has the error.
+  jq -e 'type == "array" or (.error | length > 0)' "$directory/said" > /dev/null || fail "$*: $(cat "$directory/said")"
+}
+declare -A early=([up]=--servers=65 [mount]="$directory/somewhere" [drain]=127.0.0.1:9 [swapon]=64M [swaps]=none
+  [sort]=/does/not/exist [run]=--dry [versions]=none [doctor]=surprise [bench]=surprise [top]=--once)
+with_json=0
+for command in $("$nram" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do
+  "$nram" help "$command" | grep -q "^  --json" || continue
+  with_json=$((with_json + 1))
+  sub=
+  [ "$command" != bench ] || sub=pool
+  fails_in_json 2 "$command" $sub --json --surprise
+  code=1
+  case "$command" in up | doctor | bench | run) code=2 ;; esac
+  # shellcheck disable=SC2086
+  fails_in_json $code "$command" $sub --json ${early[$command]:-}
+done
+[ "$with_json" -ge 13 ] || fail "$with_json commands have --json"
+fails_in_json 2 regions --json --force
+fails_in_json 127 run --json --dry -- /does/not/exist
+fails_in_json 2 sort --json -R
+for word in "" --no-json; do
+  [ -z "$("$nram" df --pool=/does/not/exist $word 2> /dev/null || true)" ] || fail "df $word prints JSON"
+done
+rm -f "$NRAM_STATE_DIR"/mount* # of the mount that failed
 
 # A host file, the environment, and a server that does not answer.
 sed 1d "$NRAM_STATE_DIR/pool" > "$directory/hosts"

@@ -71,7 +71,7 @@ expect 2 "how large?" "$nram" swapon
 expect 2 "is not a size" "$nram" swapon plenty
 expect 2 "expected at least 16.0 MiB" "$nram" swapon 1M
 expect 2 "a swap area of 50 bytes" "$nram" swapon 50
-expect 1 "discards all data" "$nram" swapon 64M --backend=null
+expect 1 "nram swapon: --backend=null discards all data" "$nram" swapon 64M --backend=null
 expect_nothing "a backend that forgets"
 expect 2 "--copies: \"5\" is not accepted: expected a whole number from 1 to 4" "$nram" swapon 64M --copies=5
 expect 1 "--copies needs --backend=pool" "$nram" swapon 64M --copies=2 --backend=memory "${given[@]}"

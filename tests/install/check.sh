@@ -66,6 +66,15 @@ for page in man1/nram.1 man3/nram.h.3 man3/nram-managed.h.3 man8/nram-fsd.8 man8
   sed -n '/^\.SH SYNOPSIS/,/^\.SH DESCRIPTION/p' "$prefix/share/man/$page" | grep -q '^[^.]' ||
     fail "$page: the synopsis is empty"
 done
+# Each function of the library has a page that tells of it.
+functions=$(nm -D --defined-only "$prefix/lib/libnram.so.0" | sed -n 's/.* T \(nram_[a-z_0-9]*\)\(@.*\)\?$/\1/p')
+[ "$(wc -w <<< "$functions")" -gt 40 ] || fail "functions: $functions"
+for function in $functions; do
+  place=$prefix/share/man/man3/$function.3
+  [ -e "$place" ] || fail "no page of $function"
+  place=$prefix/share/man/$(sed -n 's/^\.so //p' "$place")
+  sed 's/\\-/-/g' "$place" | grep -q "^  .*\b$function(" || fail "$place does not tell of $function"
+done
 bash -c '. "$1" && complete -p nram' _ "$prefix/share/bash-completion/completions/nram" > /dev/null || fail "completion"
 grep -q "^ExecStart=$prefix/bin/nram-memserver" "$prefix/lib/systemd/system/nram-memserver.service" || fail "the unit"
 cmp deploy/60-nram.rules "$prefix/lib/udev/rules.d/60-nram.rules" || fail "the udev rule"
@@ -186,7 +195,8 @@ expect 1 "is not empty" tools/try_debian trixie "$directory"
 
 # --- tools/deb
 expect 2 "expected a directory" tools/deb --surprise
-expect 0 ".deb" tools/deb "$directory"
+# The umask of the user who builds them is not the packages'.
+(umask 077 && expect 0 ".deb" tools/deb "$directory")
 tests/install/check_packages.sh "$directory" "$directory/installed" || fail "the packages"
 
 # --- tools/demo

@@ -230,6 +230,7 @@ expect_gone "without systemd and udev"
 cat > "$scratch/bin/systemctl" <<'T2'
 #!/bin/sh
 echo "systemctl $*" >> /dpkg-said
+[ "$1" != list-units ] || echo "nram-mount@mnt-a.service loaded active running nram filesystem on /mnt/a"
 # As the real one, it says nothing of a unit whose stop has failed.
 exit 0
 T2
@@ -267,8 +268,13 @@ touch "$scratch/$packages/nram/__pycache__/__init__.pyc"
 # A swap area that the kernel uses keeps the client installed, with its mounts, whatever systemd says of it; also where
 # there is no systemd.
 for active in true false; do
-  printf '#!/bin/sh\n[ "$*" = "swaps --json" ] && echo "[ { %s } ]"\n' "\\\"active\\\": $active" \
-    > "$scratch/nram-$active"
+  cat > "$scratch/nram-$active" <<T2
+#!/bin/sh
+case "\$1" in
+  swaps) echo '[ { "active": $active } ]' ;;
+  umount) echo "nram \$*" >> /dpkg-said && [ ! -e /in-use ] ;;
+esac
+T2
   chmod 755 "$scratch/nram-$active"
 done
 cp "$scratch/nram-true" "$scratch/usr/bin/nram"
@@ -282,8 +288,17 @@ done
 mv "$scratch/run/none" "$scratch/run/systemd"
 cp "$scratch/nram-false" "$scratch/usr/bin/nram"
 rm -f "$scratch/nram-"{true,false} "$scratch/dpkg-said"
+# So do programs that use a unit's mount.
+touch "$scratch/in-use"
+! in_scratch -r nram nram-client || fail "a package goes away below a mount in use"
+grep -q "from the programs that use /mnt/a" "$directory/said" || fail "it says: $(cat "$directory/said")"
+[ -x "$scratch/usr/bin/nram" ] || fail "the program goes away below a mount in use"
+grep -qx "nram umount /mnt/a" "$scratch/dpkg-said" || fail "the mount is not tried"
+! grep "stop.*nram-mount" "$scratch/dpkg-said" || fail "mounts in use end"
+rm -f "$scratch/in-use" "$scratch/dpkg-said"
 in_scratch -r "${names[@]}" || fail "they cannot be removed: $(cat "$directory/said")"
 expect_said "at the removal" "systemctl stop nram-memserver" "systemctl stop nram-swap@*" \
+  "systemctl list-units --plain --no-legend --state=active nram-mount@*" "nram umount /mnt/a" \
   "systemctl stop nram-swap-end nram-mount@*" "chattr -i /mnt/a" "udevadm control --reload" \
   "systemctl daemon-reload" "systemctl daemon-reload"
 in_scratch -P "${names[@]}" || fail "they cannot be purged: $(cat "$directory/said")"

@@ -407,7 +407,7 @@ TEST_F(KeyFileTest, WhatIsKeptIsReadWithTheSameKeyFileAlone) {
 
 TEST_F(KeyFileTest, OneThatOthersMayChangeIsRefused) {
   EXPECT_EQ(OpenWith(WriteKey("open", 0666).c_str()), nullptr);
-  EXPECT_EQ(errno, EBUSY);
+  EXPECT_EQ(errno, EPERM);
   EXPECT_THAT(nram_error(), HasSubstr("chmod 600"));
   EXPECT_EQ(OpenWith("/nowhere/key"), nullptr);
   EXPECT_EQ(errno, ENOENT);

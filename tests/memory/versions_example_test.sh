@@ -47,6 +47,14 @@ for solver in cpp f90; do
   second=$!
   "$solver" plot > "$directory/plot.out" 2>&1 &
   plot=$!
+  # Without a solver, an observer says that it waits.
+  for observer in cpp f90 plot; do
+    for ((tries = 0; tries < 3000; ++tries)); do
+      ! grep -qsx 'waiting for a solver to publish "heat"' "$directory/$observer.out" || continue 2
+      sleep 0.01
+    done
+    fail "$observer does not say that it waits for the solver in $solver"
+  done
   # It goes on until the observers have seen the last state and its standard input ends.
   mkfifo "$directory/input"
   "$solver" solve < "$directory/input" > "$directory/solver.out" 2>&1 &

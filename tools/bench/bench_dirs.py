@@ -546,4 +546,10 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+        sys.stdout.flush()
+    except OSError as error:
+        # Else the interpreter tries to write the rest once more when it ends.
+        sys.stdout = None
+        fail(f"the output could not be written: {error}")

@@ -137,7 +137,7 @@ absl::Status RunPool(const BenchFlags& options, const std::string& directory) {
     rows.push_back(ToJson(row));
   }));
   if (rows.empty()) return NoSuchRow(options.only);
-  if (options.json) std::cout << rows.dump(2) << std::endl;
+  if (options.json) PrintJson(rows);
   return absl::OkStatus();
 }
 
@@ -191,7 +191,7 @@ absl::Status RunTls(const BenchFlags& options, const std::string& directory) {
     rows.push_back(ToJson(row));
   }));
   if (rows.empty()) return NoSuchRow(options.only);
-  if (options.json) std::cout << rows.dump(2) << std::endl;
+  if (options.json) PrintJson(rows);
   return absl::OkStatus();
 }
 
@@ -210,7 +210,7 @@ absl::Status RunLoad(const BenchFlags& options, const std::string& directory) {
   const LoadBenchOptions load{static_cast<int>(options.clients), static_cast<int>(options.seconds), servers[0].pid};
   NRAM_ASSIGN_OR_RETURN(const LoadBenchResult result, RunLoadBench(pool, load));
   if (options.json) {
-    std::cout << nlohmann::json{{"operations", result.operations},
+    const nlohmann::json out = {{"operations", result.operations},
                                 {"bytes", result.bytes},
                                 {"errors", result.errors},
                                 {"wrong", result.wrong_bytes},
@@ -218,9 +218,8 @@ absl::Status RunLoad(const BenchFlags& options, const std::string& directory) {
                                 {"idle_p99_us", result.idle_p99_us},
                                 {"loaded_p50_us", result.loaded_p50_us},
                                 {"loaded_p99_us", result.loaded_p99_us},
-                                {"resident_bytes", result.resident_bytes}}
-                     .dump(2)
-              << std::endl;
+                                {"resident_bytes", result.resident_bytes}};
+    PrintJson(out);
   } else {
     printf("%d connections, 512 bytes to 1 MiB each way, %lld s: %llu operations, %s, %llu errors, %llu wrong\n",
            2 * load.clients + 2, static_cast<long long>(options.seconds),

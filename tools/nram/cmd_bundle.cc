@@ -54,8 +54,9 @@ class Folder {
  public:
   static absl::StatusOr<Folder> Make() {
     const char* const given = std::getenv("TMPDIR");
-    std::string pattern = absl::StrCat(given == nullptr || *given == '\0' ? "/tmp" : given, "/nram-bundle.XXXXXX");
-    if (mkdtemp(pattern.data()) == nullptr) return ErrnoStatus(errno, absl::StrCat("create ", pattern));
+    const std::string place = given == nullptr || *given == '\0' ? "/tmp" : given;
+    std::string pattern = place + "/nram-bundle.XXXXXX";
+    if (mkdtemp(pattern.data()) == nullptr) return ErrnoStatus(errno, "create a directory in " + place);
     return Folder(pattern);
   }
   Folder(Folder&& other) noexcept : path_(std::exchange(other.path_, "")) {}

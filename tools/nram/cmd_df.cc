@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <map>
 #include <numeric>
 
@@ -89,8 +88,8 @@ nlohmann::json ToJson(const ServerCapacity& capacity) {
   return sizes;
 }
 
-int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::StatusOr<ServerStatistics>> answers,
-              const Total& total, const FoundMembers& where) {
+int PrintTotalInJson(absl::Span<const PoolMember> members, absl::Span<const absl::StatusOr<ServerStatistics>> answers,
+                     const Total& total, const FoundMembers& where) {
   nlohmann::json donors = nlohmann::json::array();
   for (size_t i = 0; i < members.size(); ++i) {
     nlohmann::json donor = {{"address", members[i].endpoint.ToString()}, {"answers", answers[i].ok()}};
@@ -124,7 +123,7 @@ int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::Statu
                               {"total", sum},
                               {"copies", CopiesToJson(SumOfCopies(answers))},
                               {"members", MembersToJson(where)}};
-  std::cout << out.dump(2) << std::endl;
+  PrintJson(out);
   return total.silent == 0 ? 0 : 1;
 }
 
@@ -159,7 +158,7 @@ int Run(DfFlags& options, const Invocation&) {
   if (!members.ok()) return ToExitCode(members.status(), "nram df");
   const auto answers = AskStatistics(*members);
   const Total total = Sum(answers);
-  if (options.json) return PrintJson(*members, answers, total, where);
+  if (options.json) return PrintTotalInJson(*members, answers, total, where);
 
   const auto size = [&](uint64_t bytes) { return options.bytes ? absl::StrCat(bytes) : FormatByteSize(bytes); };
   size_t width = 5;
@@ -225,8 +224,8 @@ FREE does not heed it. Then nram df lists the spans with several copies by their
 status does. The last line shows the source of the list of donors and its age.
 
 "pressed": the donor needs its memory, or has needed it within the last 30 s. While the server
-asks its clients for memory, FREE is 0 and no new pages are placed there. After that, the
-server is the last choice for new pages (docs/giving-back.md).
+asks its clients for memory, FREE is 0 and no new spans are placed there. After that, the
+server is the last choice for new spans (docs/giving-back.md).
 
 )",
                                  R"(

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <iostream>
 #include <iterator>
 
 #include "absl/algorithm/container.h"
@@ -337,7 +336,7 @@ int Run(DoctorFlags& flags, const Invocation& given) {
              finding.why.c_str(), finding.why.empty() ? "" : "\n");
     }
   }
-  if (flags.json) std::cout << out.dump(2) << std::endl;
+  if (flags.json) PrintJson(out);
   return code;
 }
 

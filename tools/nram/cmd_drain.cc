@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
-#include <iostream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -123,7 +122,7 @@ int RunDrain(DrainFlags& options, const Invocation& given) {
   const auto fail = [&](const absl::Status& status) {
     if (options.json && !absl::IsInvalidArgument(status)) {
       out.push_back({{"error", std::string(status.message())}});
-      std::cout << out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+      PrintJson(out);
     }
     return ToExitCode(status, "nram drain");
   };
@@ -168,7 +167,7 @@ int RunDrain(DrainFlags& options, const Invocation& given) {
              FormatByteSize(used).c_str());
     }
   }
-  if (options.json) std::cout << out.dump(2) << std::endl;
+  if (options.json) PrintJson(out);
   return 0;
 }
 

@@ -46,16 +46,20 @@ constexpr int64_t kLookForOthersMs = 1'000;
 constexpr size_t kNamedMax = 5;  // of many that a message could name
 constexpr size_t kStateNameBytes = 100;
 
-// The absolute path, also of a mount point that cannot be looked at because its daemon is gone.
-std::string Resolve(const std::string& directory) {
-  char resolved[PATH_MAX];
-  if (realpath(directory.c_str(), resolved) != nullptr) return resolved;
+// The absolute path, also of a mount point that cannot be looked at because its daemon is gone. DEADLINE_EXCEEDED: the
+// path leads through a filesystem whose daemon stands still.
+absl::StatusOr<std::string> Resolve(const std::string& directory) {
   std::string path = directory;
+  // With a slash at the end, the kernel would ask the daemon of the mount point itself.
   while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const auto resolved = ResolvePath(path, kAskTimeoutMs);
+  if (resolved.ok() || absl::IsDeadlineExceeded(resolved.status())) return resolved;
   const size_t slash = path.rfind('/');
-  const std::string above = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
-  if (realpath(above.c_str(), resolved) == nullptr) return path;
-  return absl::StrCat(resolved, resolved == std::string("/") ? "" : "/", path.substr(slash + 1));
+  const auto above =
+      ResolvePath(slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1)), kAskTimeoutMs);
+  if (absl::IsDeadlineExceeded(above.status())) return above;
+  if (!above.ok()) return path;
+  return absl::StrCat(*above, *above == "/" ? "" : "/", path.substr(slash + 1));
 }
 
 // The log, or the file with the process id, of a mount at `directory`.
@@ -65,11 +69,6 @@ std::string StateFile(const std::string& directory, absl::string_view suffix) {
   std::replace(name.begin(), name.end(), '/', '-');
   const uint32_t crc = Crc32c(0, reinterpret_cast<const std::byte*>(directory.data()), directory.size());
   return absl::StrCat(LocalStateDir(), "/mount", name, ".", absl::Hex(crc, absl::kZeroPad8), ".", suffix);
-}
-
-// Paths may be any bytes.
-std::string Dump(const nlohmann::json& json) {
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // The daemon of the mount at `directory`, as its file says; 0: unknown.
@@ -120,7 +119,7 @@ int ListMounts(bool json) {
       printf("%s: %s\n", directory.c_str(), WhyUnknown(directory, error).c_str());
     }
   }
-  if (json) std::cout << Dump(out) << std::endl;
+  if (json) PrintJson(out);
   return 0;
 }
 
@@ -154,6 +153,21 @@ std::optional<bool> SealsPages(const FsdOptions& options) {
   return Pool::WouldSeal(pool);
 }
 
+// The daemon looks into the directory. It would wait for ever if the daemon of a filesystem there stands still.
+absl::Status CheckAnswers(const std::string& directory) {
+  const int error = AskRooms({directory}, kAskTimeoutMs)[0].error;
+  if (error != ETIMEDOUT) return absl::OkStatus();  // other errors are the daemon's to tell
+  return absl::UnavailableError(absl::StrCat(directory, ": ", WhyUnknown(directory, error)));
+}
+
+// The error of a daemon that did not start, as this command's own: exit codes and messages are the same.
+absl::Status WhyNotStarted(const HeardProgram& daemon) {
+  absl::string_view said = daemon.said;
+  absl::ConsumePrefix(&said, "nram-fsd: ");
+  if (daemon.ended.code == 2) return absl::InvalidArgumentError(said);
+  return absl::FailedPreconditionError(said.empty() ? "the daemon died while starting" : said);
+}
+
 int RunMount(MountFlags& flags, const Invocation& given) {
   auto& [options, json] = flags;
   const std::vector<std::string>& words = given.words;
@@ -161,7 +175,10 @@ int RunMount(MountFlags& flags, const Invocation& given) {
   if (words.size() > 1) {
     return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[1], "\"")), "nram mount");
   }
-  const std::string directory = Resolve(words[0]);
+  const absl::StatusOr<std::string> resolved = Resolve(words[0]);
+  if (!resolved.ok()) return ToExitCode(resolved.status(), "nram mount");
+  const std::string& directory = *resolved;
+  if (const absl::Status answers = CheckAnswers(directory); !answers.ok()) return ToExitCode(answers, "nram mount");
   const auto program = FindProgram("nram-fsd", "fsd", "NRAM_FSD");
   if (!program.ok()) return ToExitCode(program.status(), "nram mount");
   if (const absl::Status made = MakeStateDir(); !made.ok()) return ToExitCode(made, "nram mount");
@@ -181,11 +198,11 @@ int RunMount(MountFlags& flags, const Invocation& given) {
     execv(program->c_str(), argv.get());
     return ToExitCode(ErrnoStatus(errno, *program), "nram mount");
   }
-  absl::StatusOr<Subprocess> daemon = Subprocess::Start(command);
-  if (!daemon.ok()) return ToExitCode(daemon.status(), "nram mount");
   // It bounds its own start.
-  const auto ended = daemon->WaitUntil(Subprocess::kNoDeadline);
-  if (!ended->ok()) return ended->signal == 0 ? ended->code : 1;
+  const absl::StatusOr<HeardProgram> daemon = HearProgram(command, Subprocess::kNoDeadline);
+  if (!daemon.ok()) return ToExitCode(daemon.status(), "nram mount");
+  if (!daemon->ended.ok()) return ToExitCode(WhyNotStarted(*daemon), "nram mount");
+  if (!daemon->said.empty()) std::cerr << daemon->said << std::endl;
   const MountRoom room = AskRooms({directory}, kAskTimeoutMs)[0];
   if (room.error != 0) {
     return ToExitCode(absl::UnavailableError(absl::StrCat(directory, ": ", WhyUnknown(directory, room.error))),
@@ -197,7 +214,7 @@ int RunMount(MountFlags& flags, const Invocation& given) {
     nlohmann::json out = {
         {"directory", directory}, {"free_bytes", free}, {"copies", options.copies}, {"log", options.log_file}};
     if (sealed.has_value()) out["sealed"] = *sealed;
-    std::cout << Dump(out) << std::endl;
+    PrintJson(out);
     return 0;
   }
   const std::string copies = options.copies > 1 ? absl::StrCat(" for files with ", options.copies, " copies") : "";
@@ -341,7 +358,9 @@ int RunUmount(UmountFlags& flags, const Invocation& given) {
   }
   int code = 0;
   for (const std::string& word : given.words) {
-    code = std::max(code, ToExitCode(Umount(Resolve(word), flags.lazy), "nram umount"));
+    const absl::StatusOr<std::string> directory = Resolve(word);
+    const absl::Status status = directory.ok() ? Umount(*directory, flags.lazy) : directory.status();
+    code = std::max(code, ToExitCode(status, "nram umount"));
   }
   return code;
 }

@@ -148,7 +148,7 @@ absl::StatusOr<std::unique_ptr<Pool>> OpenPool(const RunFlags& flags) {
 
 void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounters& counters) {
   if (flags.json) {
-    std::cerr << nlohmann::json{{"budget_bytes", flags.budget},
+    const nlohmann::json out = {{"budget_bytes", flags.budget},
                                 {"outgrew_budget", report.armed},
                                 {"peak_bytes", counters.peak_pages * kPageBytes},
                                 {"faults", counters.faults.load()},
@@ -163,9 +163,8 @@ void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounter
                                 {"children", report.children},
                                 {"armed_children", report.armed_children},
                                 {"refused_forks", report.refused_forks},
-                                {"local_programs", report.local_programs}}
-                     .dump()
-              << std::endl;
+                                {"local_programs", report.local_programs}};
+    PrintJson(out, -1);
     return;
   }
   std::cerr << "nram run: budget " << FormatByteSize(flags.budget);
@@ -199,7 +198,7 @@ int EndAs(const RunEnd& end) {
 }
 
 int Fail(const absl::Status& status, int code) {
-  std::cerr << "nram run: " << status.message() << "\n";
+  PrintError(status.message(), "nram run");
   return code;
 }
 
@@ -214,12 +213,11 @@ int Dry(const RunFlags& flags, const std::string& path, const absl::Status& may_
   const absl::StatusOr<std::unique_ptr<Pool>> pool = OpenPool(flags);
   if (!pool.ok()) return Fail(pool.status(), kFailed);
   if (flags.json) {
-    std::cout << nlohmann::json{{"program", path},
+    const nlohmann::json out = {{"program", path},
                                 {"budget_bytes", flags.budget},
                                 {"traced", may_trace.ok()},
-                                {"pool_free_bytes", (*pool)->Capacity().free_bytes}}
-                     .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
-              << std::endl;
+                                {"pool_free_bytes", (*pool)->Capacity().free_bytes}};
+    PrintJson(out, -1);
     return 0;
   }
   std::cout << path << ": can be run\n"
@@ -244,6 +242,7 @@ absl::StatusOr<RunEnd> RunInPool(const RunFlags& flags, Supervisor* supervisor) 
 }
 
 int RunProgram(RunFlags& flags, const Invocation& given) {
+  if (flags.dry) ExpectJson(given.args, /*on_stderr=*/false);  // there is no program that prints
   const auto dashes = std::find(given.args.begin(), given.args.end(), "--");
   const auto after = static_cast<size_t>(given.args.end() - dashes);
   if (given.words.empty() || after != given.words.size() + 1) {
@@ -315,7 +314,8 @@ Exit codes: the program's own, or its signal; 125 if nram run itself fails, 126 
 cannot be executed, 127 if it does not exist, 2 for a bad command line.
 
 example: nram up && nram run --budget=512MiB --stats -- sort -S 4G big.txt -o sorted.txt
-)"},
+)",
+       /*table_width=*/22, /*json_on_stderr=*/true},
       Words::kAny, &RunProgram);
 }
 

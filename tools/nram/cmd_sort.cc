@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <iostream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -315,7 +314,7 @@ absl::Status Sort(SortFlags flags) {
     NRAM_ASSIGN_OR_RETURN(report, ExternalSort(sort));
   }
   if (flags.json) {
-    std::cerr << nlohmann::json{{"input_bytes", report.input_bytes},
+    const nlohmann::json out = {{"input_bytes", report.input_bytes},
                                 {"output_bytes", report.output_bytes},
                                 {"records", report.records},
                                 {"runs", report.runs},
@@ -324,9 +323,8 @@ absl::Status Sort(SortFlags flags) {
                                 {"build_seconds", static_cast<double>(report.build_ns) / kNsPerSecond},
                                 {"merge_seconds", static_cast<double>(report.merge_ns) / kNsPerSecond},
                                 {"memory_limit_bytes", flags.memory},
-                                {"memory_peak_bytes", PeakResidentBytes()}}
-                     .dump()
-              << std::endl;
+                                {"memory_peak_bytes", PeakResidentBytes()}};
+    PrintJson(out, -1);
   } else if (flags.progress) {
     const double seconds = static_cast<double>(report.build_ns + report.merge_ns) / kNsPerSecond;
     fprintf(stderr, "%s in %llu records, %llu runs, %.1f s (%s/s), at most %s of memory\n",
@@ -343,8 +341,9 @@ int Run(SortFlags& flags, const Invocation& given) {
   if (!given.words.empty()) flags.sort.inputs = given.words;
   const absl::Status status = Sort(flags);
   if (absl::IsCancelled(status)) {
-    std::cerr << (Output::WroteInPlace() ? "nram sort: interrupted; the output is incomplete, the scratch is freed\n"
-                                         : "nram sort: interrupted; the output is unchanged, the scratch is freed\n");
+    PrintError(Output::WroteInPlace() ? "interrupted; the output is incomplete, the scratch is freed"
+                                      : "interrupted; the output is unchanged, the scratch is freed",
+               "nram sort");
     return kInterrupted;
   }
   return ToExitCode(status, "nram sort");
@@ -376,11 +375,14 @@ Exit codes: 0 sorted, 1 failed, 2 bad command line, or lines or records that it 
 130 interrupted. Except after 0, an output that is not overwritten in place is unchanged.
 
 example: nram up && nram sort --memory=100MiB --key=2,2nr --output=sorted.txt big.txt
-)"},
+)",
+       /*table_width=*/22, /*json_on_stderr=*/true},
       Words::kAny, &Run);
   command.run = [run = command.run](const std::vector<std::string>& args) {
     const auto words = SpellOut(args);
-    return words.ok() ? run(*words) : ToExitCode(words.status(), "nram sort");
+    if (words.ok()) return run(*words);
+    ExpectJson(args, /*on_stderr=*/true);
+    return FinishOutput(ToExitCode(words.status(), "nram sort"), "nram sort");
   };
   return command;
 }

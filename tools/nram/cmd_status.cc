@@ -90,7 +90,7 @@ int RunStatus(StatusFlags& options, const Invocation&) {
   if (options.json) {
     const nlohmann::json out = {
         {"servers", servers}, {"copies", CopiesToJson(copies)}, {"members", MembersToJson(where)}};
-    std::cout << out.dump(2) << std::endl;
+    PrintJson(out);
   } else {
     PrintCopies(copies);
     PrintMembers(where, answers.size());
@@ -214,7 +214,7 @@ int RunDestroy(const Regions& regions, const RegionsFlags& flags) {
     for (const RegionId id : done.regions) out["destroyed"].push_back(FormatId(Raw(id)));
     for (const RegionId id : done.kept) out["kept"].push_back(FormatId(Raw(id)));
     if (!status.ok()) out["error"] = std::string(status.message());
-    std::cout << out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+    PrintJson(out);
   } else if (status.ok() || !done.regions.empty()) {
     printf("Destroyed %s on %s; %s are free again.\n", Count(done.regions.size(), "region").c_str(),
            Count(done.servers.size(), "server").c_str(), FormatByteSize(done.bytes).c_str());
@@ -255,7 +255,7 @@ int RunRegions(RegionsFlags& options, const Invocation&) {
                      {"version_bytes", region.info.version_bytes},
                      {"owner", region.info.owner_name}});
     }
-    std::cout << out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+    PrintJson(out);
     return code;
   }
   if (regions.empty()) {

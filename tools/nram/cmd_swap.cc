@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -189,7 +188,7 @@ int RunOn(OnFlags& flags, const Invocation& given) {
   const auto area = AddSwap(flags.swap);
   if (!area.ok()) return ToExitCode(area.status(), "nram swapon");
   if (flags.json) {
-    std::cout << ToJson(*area).dump(2) << std::endl;
+    PrintJson(ToJson(*area));
   } else {
     printf(
         "%s of swap on %s, priority %d. `nram doctor` checks this machine's setup for it,\n"
@@ -353,7 +352,7 @@ int RunSwaps(ListFlags& flags, const Invocation& given) {
            stored[i] ? FormatByteSize(*stored[i]).c_str() : "?", FormatByteSize(area.discarded_bytes).c_str(),
            area.priority, StateOf(area));
   }
-  if (json) std::cout << out.dump(2) << std::endl;
+  if (json) PrintJson(out);
   int code = 0;
   for (const std::string& name : missing) {
     code = ToExitCode(absl::NotFoundError("there is no swap area named " + name), "nram swaps");

@@ -103,7 +103,7 @@ void SleepUntil(int64_t deadline_ns) {
 
 void Print(const PoolView& view, bool json) {
   if (json) {
-    std::cout << ToJson(view).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+    PrintJson(ToJson(view), -1);
     return;
   }
   for (const WatchLine& line : ToLines(view)) printf("%s\n", line.text.c_str());

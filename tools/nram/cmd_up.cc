@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <iostream>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -121,7 +120,7 @@ int RunUp(UpFlags& options, const Invocation&) {
     for (const LocalServer& server : *servers) {
       out["servers"].push_back({{"pid", server.pid}, {"address", server.Address()}});
     }
-    std::cout << out.dump(2) << std::endl;
+    PrintJson(out);
     return 0;
   }
   for (const LocalServer& server : *servers) {

@@ -13,12 +13,14 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/status.h"
 #include "base/tls/tls_dir.h"
 #include "client/pool/client_tls.h"
 #include "client/pool/pool_spec.h"
+#include "nlohmann/json.hpp"
 
 namespace nram {
 namespace {
@@ -36,15 +38,51 @@ void ForAllAtOnce(size_t count, absl::FunctionRef<void(size_t)> ask) {
   for (auto& thread : threads) thread.join();
 }
 
+// The JSON of this run.
+struct JsonOutput {
+  bool wanted = false;
+  bool on_stderr = false;
+  bool printed = false;
+  std::string error;  // the first that was printed
+};
+
+JsonOutput& Json() {
+  static JsonOutput* const output = new JsonOutput;
+  return *output;
+}
+
 }  // namespace
+
+void PrintError(absl::string_view message, absl::string_view program) {
+  std::cerr << program << ": " << message << std::endl;
+  if (Json().error.empty()) Json().error = std::string(message);
+}
 
 int ToExitCode(const absl::Status& status, absl::string_view program) {
   if (status.ok()) return 0;
-  std::cerr << program << ": " << status.message() << std::endl;
+  PrintError(status.message(), program);
   return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
 }
 
+void ExpectJson(const std::vector<std::string>& args, bool on_stderr) {
+  Json().on_stderr = on_stderr;
+  for (const std::string& arg : args) {
+    if (arg == "--") return;
+    if (arg == "--json" || arg == "--no-json") Json().wanted = arg == "--json";
+  }
+}
+
+void PrintJson(const nlohmann::json& result, int indent) {
+  (Json().on_stderr ? std::cerr : std::cout)
+      << result.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+  Json().printed = true;
+}
+
 int FinishOutput(int code, absl::string_view program) {
+  if (Json().wanted && !Json().printed && code != 0 && !Json().error.empty()) {
+    const nlohmann::json failure = {{"error", Json().error}};
+    PrintJson(failure, Json().on_stderr ? -1 : 2);
+  }
   std::cout.flush();
   errno = 0;
   // The same stream below; an earlier failure has left its mark there.
@@ -74,7 +112,9 @@ const std::vector<Command>& Commands() {
 std::optional<int> ParseOrExit(ArgParser* parser, const std::string& help, Words words, Invocation* given) {
   const absl::Status status = parser->Parse(given->args, &given->words);
   if (!status.ok()) {
-    std::cerr << status.message() << std::endl;
+    absl::string_view message = status.message();
+    absl::ConsumePrefix(&message, parser->program() + ": ");
+    PrintError(message, parser->program());
     return 2;
   }
   if (parser->help()) {

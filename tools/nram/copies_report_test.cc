@@ -115,8 +115,8 @@ TEST(WhoMayGoTest, NothingIsSaidIfNothingHasCopies) {
 
 TEST(WhyDegradedTest, HostsAndRoomAndSilence) {
   const CopiesReport lacking{.in_sync = 7, .degraded = 2};
-  EXPECT_THAT(WhyDegraded(lacking, Hosts(0)), HasSubstr("none accepts new pages"));
-  EXPECT_THAT(WhyDegraded(lacking, Hosts(1)), HasSubstr("too few hosts: only one accepts new pages"));
+  EXPECT_THAT(WhyDegraded(lacking, Hosts(0)), HasSubstr("none accepts new spans"));
+  EXPECT_THAT(WhyDegraded(lacking, Hosts(1)), HasSubstr("too few hosts: only one accepts new spans"));
   CopyHosts hosts = Hosts(3);
   EXPECT_THAT(WhyDegraded(lacking, hosts), HasSubstr("was away or has restarted"));
   hosts.silent = 2;
