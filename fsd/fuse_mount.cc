@@ -143,7 +143,7 @@ absl::StatusOr<std::unique_ptr<FuseMount>> FuseMount::Start(Filesystem* filesyst
   mount->workers_ =
       std::make_unique<FuseWorkers>(&mount->adapter_, mount->session_, options.fast_wake, options.poller);
   if (const absl::Status started = mount->workers_->Start(options.threads); !started.ok()) {
-    // Nobody would answer a look at the mounted directory, so it is taken away without one.
+    // A look at the mounted directory would have no answer, so it is taken away without one.
     mount->workers_ = nullptr;
     mount->adapter_.StopWriteThrough();
     fuse_session_unmount(mount->session_);

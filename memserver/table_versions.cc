@@ -198,7 +198,8 @@ bool RegionTable::YieldVersions(const Tenant& tenant, uint64_t bytes, bool held)
   const uint64_t free_bytes = arena_->usage().free_bytes;
   const uint64_t own_lack = bytes - std::min(bytes, left_bytes);
   const uint64_t lack = bytes - std::min(bytes, free_bytes);
-  if (own_lack > (held ? own.yieldable_bytes() : own.unheld_bytes()) || lack > all) return false;  // they would go in vain
+  const uint64_t own_all = held ? own.yieldable_bytes() : own.unheld_bytes();
+  if (own_lack > own_all || lack > all) return false;  // they would go in vain
   return YieldOldest({.first = &tenant,
                       .first_alone = own_lack > 0,
                       .held = held,

@@ -154,7 +154,7 @@ TEST_F(Http2AttackTest, ACertificateThatIsShutOut) {
   EXPECT_TRUE(Control()->Hello(Soon()).ok());
 }
 
-// The address sanitizer keeps what is freed.
+// The address sanitizer keeps freed memory.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kSanitized = true;
 #elif defined(__has_feature)
