@@ -227,7 +227,7 @@ absl::Status FuseMount::Mount() {
                      last_fuse_message.empty() ? "fusermount3 refused" : last_fuse_message, advice));
   }
   mounted_ = true;
-  device_ = DeviceAt(options_.directory);
+  device_ = PlaceOf(options_.directory).device;
   adapter_.set_session(session_);
   filesystem_->set_on_set_id_dropped([session = session_](InodeNumber inode) {
     // Drops the attributes only. The writer has the file open and waits, so the inode lives.
@@ -276,7 +276,7 @@ bool FuseMount::SetSync(bool on) const {
     return false;
   }
   // The mount must not be held, or it could not be unmounted.
-  if (DeviceAt(options_.directory) != device_) return false;
+  if (PlaceOf(options_.directory).device != device_) return false;
   const UniqueFd context(fspick(AT_FDCWD, options_.directory.c_str(), FSPICK_CLOEXEC | FSPICK_NO_AUTOMOUNT));
   if (!context.valid() || fsconfig(context.get(), FSCONFIG_SET_FLAG, on ? "sync" : "async", nullptr, 0) != 0 ||
       fsconfig(context.get(), FSCONFIG_CMD_RECONFIGURE, nullptr, nullptr, 0) != 0) {
@@ -295,7 +295,7 @@ bool FuseMount::ended() const {
 
 void FuseMount::Detach() {
   // Another process may have detached the mount, and mounted something else there since.
-  if (std::exchange(detached_, true) || DeviceAt(options_.directory) != device_) return;
+  if (std::exchange(detached_, true) || PlaceOf(options_.directory).device != device_) return;
   if (geteuid() == 0) {
     umount2(options_.directory.c_str(), MNT_DETACH);
     return;
@@ -322,7 +322,7 @@ void FuseMount::Unmount(int64_t timeout_ms) {
     // end.
     const auto synced = std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC));
     std::thread([directory = options_.directory, device = device_, synced] {
-      if (DeviceAt(directory) == device) {
+      if (PlaceOf(directory).device == device) {
         UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
         if (fd.valid()) syncfs(fd.get());
       }

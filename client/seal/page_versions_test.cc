@@ -115,7 +115,7 @@ TEST(PageVersionsTest, HolesInDoubtTakeNoRoomOfWrites) {
   EXPECT_EQ(versions.Check(70, 0, false), Verdict::kFits);
 }
 
-// A large region is trimmed while servers do not answer: the cost of a page then depends on its own doubts alone. A look
+// A large region is trimmed while servers do not answer: the cost of a page then depends on its own doubts alone. Looks
 // at all of them would take minutes here.
 TEST(PageVersionsTest, HolesInDoubtCostNothingForOtherPages) {
   constexpr uint64_t kMessages = 200'000, kPages = kMessages * kPagesPerMessage;
