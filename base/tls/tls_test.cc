@@ -248,7 +248,7 @@ TEST_F(TlsTest, AFileThatThisUserMayNotReadIsCalledSo) {
     SCOPED_TRACE(path);
     ASSERT_EQ(chmod(path.c_str(), 0), 0);
     std::string message;
-    WithoutRightsOverFiles([&] { message = TlsContext::Load(files, TlsRole::kClient).status().message(); });
+    WithoutRightsOverFiles([&] { message = TlsContext::Load(files, TlsRole::kClient).status().ToString(); });
     EXPECT_THAT(message, HasSubstr(path + ": this user must be able to read it: Permission denied"));
     ASSERT_EQ(chmod(path.c_str(), 0600), 0);
   }
