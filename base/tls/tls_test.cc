@@ -255,7 +255,7 @@ TEST_F(TlsTest, AFileThatThisUserMayNotReadIsCalledSo) {
   EXPECT_TRUE(TlsContext::Load(files, TlsRole::kClient).ok());
 }
 
-TEST(ChannelTest, CoreDumpsLeaveOpenedDataOut) {
+TEST(OpenedDataTest, CoreDumpsLeaveOpenedDataOut) {
   const TlsSession session{};
   const size_t before = UndumpedBytes();
   const Channel channel(-1, &session);
