@@ -46,7 +46,10 @@ absl::Status FuseWorkers::Start(int threads) {
         "the kernel watches no more descriptors for this user (fs.epoll.max_user_watches)");
   }
   serving_ = static_cast<uint32_t>(threads);
-  parked_.reserve(static_cast<size_t>(threads));
+  {
+    MutexLock lock(&park_mu_);
+    parked_.reserve(static_cast<size_t>(threads));
+  }
   for (int i = 0; i < threads; ++i) {
     Thread* const self = threads_.emplace_back(std::make_unique<Thread>()).get();
     self->owner = this;

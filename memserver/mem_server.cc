@@ -161,8 +161,7 @@ absl::Status MemServer::Init() {
     balance.ceiling_bytes = ceiling;
     balance_.emplace(balance);
   }
-  collector_ = std::thread([this] { CollectorLoop(); });
-  pthread_setname_np(collector_.native_handle(), "nram-tick");
+  StartCollector(ceiling);
   NRAM_RETURN_IF_ERROR(InitMetrics());
   LOG(INFO) << "lending " << FormatByteSize(ceiling) << "; control port " << control_port() << ", data port "
             << data_port();
@@ -334,6 +333,38 @@ void MemServer::ReleaseIndexMemory() {
   index_peak_bytes_ = now_bytes;
 }
 
+void MemServer::StartCollector(uint64_t ceiling_bytes) {
+  ceiling_bytes_ = ceiling_bytes;
+  if (options_.watches_resident) {
+    resident_.emplace(ResidentWatchOptions{
+        .read_resident = [] { return ReadProcessMemory().anonymous_bytes; },
+        // A connection that makes gRPC grow has some MiB; others have little.
+        .close_control = [this](uint64_t bytes) { control_->CutNewest(bytes / kMiB + 1); },
+        .drop_buffers = nullptr,
+        .trim_heap = [] { malloc_trim(0); },
+    });
+  }
+  collector_ = std::thread([this] { CollectorLoop(); });
+  pthread_setname_np(collector_.native_handle(), "nram-tick");
+}
+
+void MemServer::HoldToCeiling() {
+  uint64_t less_bytes = 0;
+  if (resident_.has_value()) {
+    const ArenaUsage usage = core_->arena().usage();
+    less_bytes = resident_->Look({ceiling_bytes_, usage.fixed_bytes, usage.extent_bytes + usage.index_bytes});
+  }
+  const uint64_t most_bytes = ceiling_bytes_ - std::min(ceiling_bytes_, less_bytes);
+  if (balance_.has_value()) {
+    std::vector<std::string> remarks;
+    core_->give_back().Tick(std::min(AllowedNow(), most_bytes), MonotonicNs(), &remarks);
+    for (std::string& remark : remarks) log_.Post(std::move(remark));
+  } else if (less_bytes > 0 || less_bytes_ > 0) {
+    (void)core_->arena().SetCeiling(most_bytes);
+  }
+  less_bytes_ = less_bytes;
+}
+
 void MemServer::CollectorLoop() {
   int64_t rounds = 0;
   MutexLock lock(&mu_);
@@ -347,9 +378,7 @@ void MemServer::CollectorLoop() {
     ReleaseIndexMemory();
     core_->arena().ReleaseIdle(/*period_ends=*/rounds % (kReleaseIdleMs / ServerCore::kTickMs) == 0);
     if (rounds % 10 == 0) LookAtRules();
-    std::vector<std::string> remarks;
-    if (balance_.has_value()) core_->give_back().Tick(AllowedNow(), MonotonicNs(), &remarks);
-    for (std::string& remark : remarks) log_.Post(std::move(remark));
+    HoldToCeiling();
     mu_.Lock();
     if (!stopping_) wake_collector_.WaitUntil(&mu_, DeadlineAfterMs(ServerCore::kTickMs));
   }

@@ -28,6 +28,7 @@
 #include "memserver/data_server.h"
 #include "memserver/handshakes.h"
 #include "memserver/options.h"
+#include "memserver/resident_watch.h"
 #include "memserver/server_core.h"
 #include "memserver/surroundings.h"
 
@@ -101,6 +102,9 @@ class MemServer {
   void Tell(Figures* figures) const;
   void LogEnded(const ServerCore::Leases& ended);
   void CollectorLoop();
+  void StartCollector(uint64_t ceiling_bytes);
+  // Lends less where the rest of the process has grown, and gives back memory that the host needs.
+  void HoldToCeiling();
   // Makes malloc give back the memory that the index has freed: the arena counts it as free for data already.
   void ReleaseIndexMemory();
 
@@ -126,6 +130,9 @@ class MemServer {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   // The collector's own.
   uint64_t index_peak_bytes_ = 0;
+  std::optional<ResidentWatch> resident_;  // none: not of a process of its own
+  uint64_t ceiling_bytes_ = 0;
+  uint64_t less_bytes_ = 0;               // of the ceiling, at the last look
   std::optional<MemoryBalance> balance_;  // none: the host's memory is not looked at
   int sharers_ = 1;                       // CountDonorsHere, as it was lately
   int64_t count_sharers_ns_ = 0;          // when it is to be counted again

@@ -49,6 +49,8 @@ struct MemServerOptions {
   SpinOptions spin;
   // The memory of the process before it stores anything. -1: measured. A test's process is no server's, so tests say.
   int64_t baseline_bytes_for_test = -1;
+  // The server holds the process to its ceiling. Only for a server that has a process of its own.
+  bool watches_resident = false;
   std::string metrics;       // the address where Prometheus scrapes figures; empty: none
   std::string register_at;   // etcd:HOST[:PORT],.../NAME; empty: nowhere
   std::string advertise;     // HOST[:PORT], by which clients reach the control port; empty: `listen` and the port

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/host/host_memory.h"
 #include "base/tls/pump.h"
@@ -92,6 +93,58 @@ TEST_F(FootprintTest, TheCeilingHoldsForTheWholeProcess) {
   }
   EXPECT_LE(Peak(), kDonate);
   std::cerr << "resident " << FormatByteSize(Resident()) << " of " << FormatByteSize(kDonate) << "\n";
+}
+
+// Leaves that stay behind in slabs, one of 64, and data of another kind in the place of the others.
+TEST_F(FootprintTest, TheCeilingHoldsWhenAScatteredIndexIsFreedAndTheRoomFilledAgain) {
+  constexpr uint64_t kDonate = 256 * kMiB;
+  StartServer(kDonate);
+  const auto data = RandomBytes(kMiB);
+  auto scattered = pool_->CreateRegion({.gc = true}).value();
+  uint64_t spans = 0;
+  // The first of 64 has another number of chunks, so the frames of the others leave whole slabs.
+  while (scattered->Write(spans * kSpanBytes, {data.data(), spans % 64 == 0 ? 512u : 1024u}).ok()) {
+    ASSERT_LT(++spans, 10'000'000);
+  }
+  for (uint64_t first = 0; first < spans; first += 64) {
+    ASSERT_TRUE(scattered->Trim((first + 1) * kSpanBytes, 63 * kSpanBytes).ok());
+  }
+  auto full = pool_->CreateRegion({.gc = true}).value();
+  uint64_t at = 0;
+  while (full->Write(at, data).ok()) at += data.size();
+  std::cerr << spans << " spans, then " << FormatByteSize(at) << " of full pages; peak " << FormatByteSize(Peak())
+            << "\n";
+  EXPECT_LE(Peak(), kDonate);
+  std::vector<std::byte> kept(512);
+  for (uint64_t span = 0; span < spans; span += 64) {
+    ASSERT_TRUE(scattered->Read(span * kSpanBytes, absl::MakeSpan(kept)).ok());
+    ASSERT_EQ(memcmp(kept.data(), data.data(), kept.size()), 0) << span;
+  }
+}
+
+// Small files: many regions of few pages are made, 63 of 64 destroyed, and larger ones made in their place.
+TEST_F(FootprintTest, TheCeilingHoldsForManySmallRegionsThatComeAndGo) {
+  constexpr uint64_t kDonate = 128 * kMiB;
+  StartServer(kDonate);
+  const auto data = RandomBytes(64 * kKiB);
+  std::vector<std::unique_ptr<Region>> regions;
+  for (int round = 0; round < 4; ++round) {
+    for (uint64_t i = 0; i < 20'000; ++i) {
+      auto region = pool_->CreateRegion({.gc = true});
+      if (!region.ok() || !(*region)->Write(0, {data.data(), kPageBytes * (1 + round)}).ok()) break;
+      regions.push_back(*std::move(region));
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < regions.size(); ++i) {
+      if (i % 64 == 0) {
+        regions[kept++] = std::move(regions[i]);
+      } else {
+        (void)regions[i]->Destroy();
+      }
+    }
+    regions.resize(kept);
+    EXPECT_LE(Peak(), kDonate) << round;
+  }
 }
 
 // All that clients can make a server hold, at once: pages, regions, leases that end, names, connections, calls.
