@@ -337,7 +337,7 @@ void MemServer::StartCollector(uint64_t ceiling_bytes) {
   ceiling_bytes_ = ceiling_bytes;
   if (options_.watches_resident) {
     resident_.emplace(ResidentWatchOptions{
-        .read_resident = [] { return ReadProcessMemory().anonymous_bytes; },
+        .read_resident = [] { return ReadProcessMemory().resident_bytes; },
         // A connection that makes gRPC grow has some MiB; others have little.
         .close_control = [this](uint64_t bytes) { control_->CutNewest(bytes / kMiB + 1); },
         .drop_buffers = nullptr,

@@ -11,7 +11,7 @@
 namespace nram {
 
 struct ResidentWatchOptions {
-  // The anonymous and shared resident memory of the process, in bytes; 0: it cannot be read, and nothing is done.
+  // The resident memory of the process, in bytes; 0: it cannot be read, and nothing is done.
   std::function<uint64_t()> read_resident;
   // Ends control connections, idle ones first, until so many bytes may be free. Must not block. May be null.
   std::function<void(uint64_t bytes)> close_control;
