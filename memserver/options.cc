@@ -80,8 +80,8 @@ on other machines or on this one. `nram up` starts memory servers on one machine
 node, run this program directly or from systemd (deploy/nram-memserver.service).
 
 How much
-  --donate=SIZE            ceiling on pages, index, buffers and the server itself, without the
-                           control plane's connections; 64M or more, as in 8GiB
+  --donate=SIZE            ceiling on the server's resident memory: pages, index, buffers and the
+                           server itself; 64M or more, as in 8GiB
   --donate=auto[:FLOOR-CEILING]
                            the memory that the host has available, less the reserve. The
                            server looks at the host ten times a second and gives back memory
