@@ -63,7 +63,7 @@ for variable in NRAM_POOL NRAM_TLS_DIR NRAM_KEY_FILE; do
 done
 for page in man1/nram.1 man3/nram.h.3 man3/nram-managed.h.3 man8/nram-fsd.8 man8/nram-memserver.8; do
   grep -q '^\.TH' "$prefix/share/man/$page" || fail "no page $page"
-  sed -n '/^\.SH SYNOPSIS/,/^\.SH DESCRIPTION/p' "$prefix/share/man/$page" | grep -q '^[^.]' ||
+  grep -q '^[^.]' <<< "$(sed -n '/^\.SH SYNOPSIS/,/^\.SH DESCRIPTION/p' "$prefix/share/man/$page")" ||
     fail "$page: the synopsis is empty"
 done
 # Each function of the library has a page that tells of it.
@@ -73,7 +73,7 @@ for function in $functions; do
   place=$prefix/share/man/man3/$function.3
   [ -e "$place" ] || fail "no page of $function"
   place=$prefix/share/man/$(sed -n 's/^\.so //p' "$place")
-  sed 's/\\-/-/g' "$place" | grep -q "^  .*\b$function(" || fail "$place does not tell of $function"
+  grep -q "^  .*\b$function(" <<< "$(sed 's/\\-/-/g' "$place")" || fail "$place does not tell of $function"
 done
 bash -c '. "$1" && complete -p nram' _ "$prefix/share/bash-completion/completions/nram" > /dev/null || fail "completion"
 grep -q "^ExecStart=$prefix/bin/nram-memserver" "$prefix/lib/systemd/system/nram-memserver.service" || fail "the unit"
