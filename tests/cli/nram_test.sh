@@ -105,7 +105,7 @@ declare -A early=([up]=--servers=65 [mount]="$directory/somewhere" [drain]=127.0
   [sort]=/does/not/exist [run]=--dry [versions]=none [doctor]=surprise [bench]=surprise [top]=--once)
 with_json=0
 for command in $("$nram" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do
-  "$nram" help "$command" | grep -q "^  --json" || continue
+  grep -q "^  --json" <<< "$("$nram" help "$command")" || continue
   with_json=$((with_json + 1))
   sub=
   [ "$command" != bench ] || sub=pool
