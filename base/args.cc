@@ -12,13 +12,48 @@
 #include "base/units.h"
 
 namespace nram {
+namespace {
+
+// Changes of characters, and swaps of neighbours, that make one word of the other.
+size_t Distance(absl::string_view a, absl::string_view b) {
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        cost[i][j] = i + j;
+        continue;
+      }
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+}  // namespace
+
+std::string NearestWord(absl::string_view word, const std::vector<std::string>& words) {
+  std::string nearest;
+  size_t least = 3;
+  if (word.size() > 64) return nearest;
+  for (const std::string& candidate : words) {
+    const size_t distance = Distance(word, candidate);
+    if (distance >= least || 2 * distance >= word.size()) continue;
+    least = distance;
+    nearest = candidate;
+  }
+  return nearest;
+}
 
 void ArgParser::Custom(absl::string_view name, std::function<absl::Status(absl::string_view)> parse,
                        const FlagHelp& help) {
   flags_.push_back({.name = std::string(name),
                     .parse = std::move(parse),
                     .value = std::string(help.value),
-                    .text = std::string(help.text)});
+                    .text = std::string(help.text),
+                    .choices = std::string(help.choices)});
 }
 
 void ArgParser::Repeated(absl::string_view name, std::function<absl::Status(absl::string_view)> parse,
@@ -74,6 +109,10 @@ void ArgParser::ByteSize(absl::string_view name, uint64_t lo, uint64_t hi, uint6
   Custom(name, parse, help);
 }
 
+void ArgParser::AllowRepeats() {
+  for (Flag& flag : flags_) flag.repeated = true;
+}
+
 void ArgParser::Heading(absl::string_view text) { titles_.push_back({flags_.size(), std::string(text)}); }
 
 const ArgParser::Flag* ArgParser::Find(absl::string_view name) const {
@@ -90,6 +129,12 @@ absl::Status ArgParser::Bad(absl::string_view what) const {
 std::vector<std::string> ArgParser::names() const {
   std::vector<std::string> all;
   for (const Flag& flag : flags_) all.push_back(flag.name);
+  return all;
+}
+
+std::vector<FlagShape> ArgParser::shapes() const {
+  std::vector<FlagShape> all;
+  for (const Flag& flag : flags_) all.push_back({flag.name, flag.is_switch, flag.choices});
   return all;
 }
 
@@ -134,8 +179,8 @@ std::optional<int> ArgParser::ParseMain(int argc, char** argv, absl::string_view
     return 2;
   }
   if (!help_) return std::nullopt;
-  std::cout << help;
-  return 0;
+  std::cout << help << std::flush;
+  return std::cout ? 0 : 1;  // a full disk
 }
 
 absl::Status ArgParser::ParseFlag(absl::string_view arg, const std::vector<std::string>& args, size_t* index) {
@@ -151,7 +196,11 @@ absl::Status ArgParser::ParseFlag(absl::string_view arg, const std::vector<std::
     negated = true;
     if (flag != nullptr && !flag->is_switch) flag = nullptr;
   }
-  if (flag == nullptr) return Bad(absl::StrCat("unknown flag --", arg.substr(0, equals)));
+  if (flag == nullptr) {
+    const std::string near = NearestWord(arg.substr(0, equals), names());
+    return Bad(absl::StrCat("unknown flag --", arg.substr(0, equals), near.empty() ? "" : "; did you mean --", near,
+                            near.empty() ? "" : "?"));
+  }
   if (!given_.insert(flag->name).second && !flag->repeated)
     return Bad(absl::StrCat("--", flag->name, " is given twice"));
   if (flag->is_switch) {

@@ -20,12 +20,24 @@ namespace nram {
 
 // The text about a flag in Table(); a flag without a text does not stand there.
 struct FlagHelp {
-  absl::string_view value;  // a word for it, as in "--pool=POOL"; "" for switches
-  absl::string_view text;   // lines after the first follow a '\n'
+  absl::string_view value;         // a word for it, as in "--pool=POOL"; "" for switches
+  absl::string_view text;          // lines after the first follow a '\n'
+  absl::string_view choices = {};  // the values, or the words among them, for completion: "auto on off"
 };
 
+// A flag, for completion.
+struct FlagShape {
+  std::string name;
+  bool is_switch = false;
+  std::string choices;  // as FlagHelp
+};
+
+// The word of `words` that a mistyped `word` probably means: with the fewest changed, missing, added or swapped
+// characters, two at most, and fewer than half of it. "": none.
+std::string NearestWord(absl::string_view word, const std::vector<std::string>& words);
+
 // The flags of a program: one registration of each makes the program accept it, --help explain it (Table) and
-// completion know it (names). Not thread-safe. Targets must outlive Parse; names and texts are copied.
+// completion know it (shapes). Not thread-safe. Targets must outlive Parse; names and texts are copied.
 class ArgParser {
  public:
   // `program` ("nram df") stands in messages, which point the user to `program --help`.
@@ -43,6 +55,8 @@ class ArgParser {
   // A flag that may be given several times; `parse` is called each time.
   void Repeated(absl::string_view name, std::function<absl::Status(absl::string_view)> parse,
                 const FlagHelp& help = {});
+  // Flags may be given twice; the last one counts. To be called after all are registered.
+  void AllowRepeats();
   // Stands in Table() above the flags that are registered after it.
   void Heading(absl::string_view text);
 
@@ -58,8 +72,10 @@ class ArgParser {
   bool help() const { return help_; }
   // True if the flag stood on the command line.
   bool given(absl::string_view name) const { return given_.count(std::string(name)) > 0; }
-  // Of all flags but --help, for completion, and for tests that hold a handwritten --help against them.
+  // Of all flags but --help, for tests that hold a handwritten --help against them.
   std::vector<std::string> names() const;
+  // The same, for completion.
+  std::vector<FlagShape> shapes() const;
   // The flags that have a text, as they were registered, and --help: a line or more each, the text in column `width`.
   std::string Table(size_t width) const;
 
@@ -72,6 +88,7 @@ class ArgParser {
     bool repeated = false;
     std::string value;  // as FlagHelp
     std::string text;
+    std::string choices;
   };
   struct Title {
     size_t before;  // the flag of this number

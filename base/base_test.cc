@@ -23,6 +23,7 @@ namespace nram {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(ByteSizeTest, ReadsWhatPeopleWrite) {
   EXPECT_EQ(*ParseByteSize("0"), 0);
@@ -119,8 +120,20 @@ TEST_F(ArgsTest, Parses) {
   EXPECT_EQ(rest, (std::vector<std::string>{"x", "--y"}));
 }
 
+TEST_F(ArgsTest, ShapesTellCompletionWhatAFlagTakes) {
+  std::string when;
+  args_.String("fast-wake", &when, {"WHEN", "", "auto on off"});
+  const std::vector<FlagShape> shapes = args_.shapes();
+  ASSERT_EQ(shapes.size(), args_.names().size());
+  EXPECT_EQ(shapes[0].name, "pool");
+  EXPECT_FALSE(shapes[0].is_switch);
+  EXPECT_TRUE(shapes[1].is_switch);
+  EXPECT_EQ(shapes.back().choices, "auto on off");
+  EXPECT_THAT(args_.Table(22), Not(HasSubstr("fast-wake"))) << "a flag without a text";
+}
+
 TEST_F(ArgsTest, NamesWhatIsWrong) {
-  EXPECT_THAT(Error({"--sevrers=3"}), HasSubstr("unknown flag --sevrers"));
+  EXPECT_THAT(Error({"--sevrers=3"}), HasSubstr("unknown flag --sevrers; did you mean --servers?"));
   EXPECT_THAT(Error({"-x"}), HasSubstr("unknown flag -x"));
   EXPECT_THAT(Error({"--servers=0"}), HasSubstr("from 1 to 64"));
   EXPECT_THAT(Error({"--donate=2G"}), HasSubstr("from 1.00 MiB to 1.00 GiB"));
@@ -189,6 +202,13 @@ TEST(FileTest, LinesNumbersAndDirectories) {
   EXPECT_EQ(ReadLine(path), "");
   EXPECT_EQ(ReadFile(path).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(ListDirectory(path), ::testing::IsEmpty());
+}
+
+TEST(WriteFileTest, ErrorsNameTheFileThatWasAskedFor) {
+  const std::string path = ::testing::TempDir() + "/no-such-directory/file";
+  const absl::Status status = WriteFileAtomically(path, "text");
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_EQ(status.message(), "create " + path + ": No such file or directory");
 }
 
 TEST(WriteFileTest, FollowsNoLinkOfAnother) {

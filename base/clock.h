@@ -18,6 +18,13 @@ inline int64_t MonotonicNs() {
   return now.tv_sec * kNsPerSecond + now.tv_nsec;
 }
 
+// The processor time that the calling thread has taken so far, in nanoseconds.
+inline int64_t ThreadWorkedNs() {
+  timespec taken;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &taken);
+  return taken.tv_sec * kNsPerSecond + taken.tv_nsec;
+}
+
 inline int64_t DeadlineAfterMs(int64_t ms) { return MonotonicNs() + ms * kNsPerMs; }
 
 // The clock of leases and timers; tests have one that they move by hand. Thread-safe.

@@ -2,9 +2,12 @@
 #define NRAM_BASE_FD_H_
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 namespace nram {
@@ -49,6 +52,16 @@ inline void OpenStandardFds() {
     fd = open("/dev/null", O_RDWR);
   } while (fd >= 0 && fd <= STDERR_FILENO);
   if (fd > STDERR_FILENO) close(fd);
+}
+
+// Raises the soft limit of descriptors to `wanted`, as far as the hard limit allows. Returns how many may be open. Not
+// for a library: a program's select(2) knows none above 1023.
+inline uint64_t RaiseDescriptorLimit(uint64_t wanted) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  if (limit.rlim_cur >= wanted) return limit.rlim_cur;
+  const rlimit raised{std::min<rlim_t>(wanted, limit.rlim_max), limit.rlim_max};
+  return setrlimit(RLIMIT_NOFILE, &raised) == 0 ? raised.rlim_cur : limit.rlim_cur;
 }
 
 }  // namespace nram

@@ -74,19 +74,19 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view text
     fd.reset(open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
     if (!fd.valid() && errno != EEXIST) break;
   }
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("create ", beside));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("create ", path));
   while (!text.empty()) {
     const ssize_t n = write(fd.get(), text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      const absl::Status status = ErrnoStatus(errno, absl::StrCat("write ", beside));
+      const absl::Status status = ErrnoStatus(errno, absl::StrCat("write ", path));
       unlink(beside.c_str());
       return status;
     }
     text.remove_prefix(static_cast<size_t>(n));
   }
   if (rename(beside.c_str(), path.c_str()) != 0) {
-    const absl::Status status = ErrnoStatus(errno, absl::StrCat("rename to ", path));
+    const absl::Status status = ErrnoStatus(errno, absl::StrCat("replace ", path));
     unlink(beside.c_str());
     return status;
   }

@@ -56,6 +56,9 @@ class Mapping {
     return mapping;
   }
 
+  // Core dumps leave it out: it holds users' data.
+  void HideFromCoreDumps() const { madvise(data_, size_, MADV_DONTDUMP); }
+
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
 

@@ -16,6 +16,13 @@ namespace {
 
 thread_local const Poller* driven_here = nullptr;
 
+// False: the kernel has no more to give. Anything else is a bug.
+bool SetWatch(int epoll, int operation, int fd, epoll_event event) {
+  if (epoll_ctl(epoll, operation, fd, &event) == 0) return true;
+  PCHECK(errno == ENOSPC || errno == ENOMEM) << "epoll_ctl";
+  return false;
+}
+
 }  // namespace
 
 Poller::Poller(SpinOptions spin)
@@ -50,17 +57,18 @@ void Poller::Remove(Client* client) {
   }
 }
 
-void Poller::Arm(Client* client, int fd, bool armed, bool for_output) {
-  epoll_event event{.events = EPOLLIN | (for_output ? uint32_t{EPOLLOUT} : 0), .data = {.ptr = client}};
-  PCHECK(epoll_ctl(epoll_.get(), armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) == 0);
+bool Poller::Arm(Client* client, int fd, bool armed, bool for_output) {
+  return SetWatch(epoll_.get(), armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd,
+                  {.events = EPOLLIN | (for_output ? uint32_t{EPOLLOUT} : 0), .data = {.ptr = client}});
 }
 
 void Poller::Disarm(int fd) { PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr) == 0); }
 
-void Poller::Watch(int fd) {
+bool Poller::Watch(int fd) {
   CHECK_EQ(watched_fd_.exchange(fd), -1) << "another thread watches already";
-  epoll_event event{.events = EPOLLIN, .data = {.ptr = this}};
-  PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
+  if (SetWatch(epoll_.get(), EPOLL_CTL_ADD, fd, {.events = EPOLLIN, .data = {.ptr = this}})) return true;
+  watched_fd_ = -1;
+  return false;
 }
 
 void Poller::Unwatch() {

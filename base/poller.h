@@ -39,15 +39,16 @@ class Poller {
   // Returns when no callback of `client` runs or will run. Must not be called from a callback.
   void Remove(Client* client);
   // Watches `fd` for input (and for output, if `for_output`) until Disarm. The client keeps the descriptor. `armed`:
-  // the descriptor is watched already, for something else. May be called from any thread, and from callbacks.
-  void Arm(Client* client, int fd, bool armed, bool for_output);
+  // the descriptor is watched already, for something else. May be called from any thread, and from callbacks. False,
+  // and nothing changes: the kernel watches nothing more for this user (fs.epoll.max_user_watches), or has no memory.
+  [[nodiscard]] bool Arm(Client* client, int fd, bool armed, bool for_output);
   // Must be called before `fd` is closed. One more OnReady may still follow.
   void Disarm(int fd);
 
   // From now on the caller's threads do the work: except for short gaps, one of them is in Drive, which waits for `fd`
   // too. The caller keeps `fd` open until Unwatch. Nothing hangs if no thread is in Drive: the poller's own thread
-  // looks after its clients every 20 ms.
-  void Watch(int fd);
+  // looks after its clients every 20 ms. False, and nothing changes: as Arm.
+  [[nodiscard]] bool Watch(int fd);
   // Drives until something is ready, `timeout_ms` have passed, or a signal comes. True if the watched descriptor is
   // readable or broken.
   bool Drive(int timeout_ms);

@@ -130,7 +130,7 @@ pid_t Subprocess::Release() {
   return std::exchange(pid_, -1);
 }
 
-absl::Status RunProgram(const std::vector<std::string>& words, int64_t deadline_ns) {
+absl::StatusOr<HeardProgram> HearProgram(const std::vector<std::string>& words, int64_t deadline_ns) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   const UniqueFd from(ends[0]);
@@ -160,9 +160,14 @@ absl::Status RunProgram(const std::vector<std::string>& words, int64_t deadline_
       return absl::DeadlineExceededError(absl::StrCat(words[0], " took too long and was killed"));
     }
   }
-  if (program.WaitUntil(0)->ok()) return absl::OkStatus();
   absl::StripTrailingAsciiWhitespace(&said);
-  return absl::FailedPreconditionError(said.empty() ? absl::StrCat(words[0], " failed") : said);
+  return HeardProgram{*program.WaitUntil(0), said};
+}
+
+absl::Status RunProgram(const std::vector<std::string>& words, int64_t deadline_ns) {
+  NRAM_ASSIGN_OR_RETURN(const HeardProgram heard, HearProgram(words, deadline_ns));
+  if (heard.ended.ok()) return absl::OkStatus();
+  return absl::FailedPreconditionError(heard.said.empty() ? absl::StrCat(words[0], " failed") : heard.said);
 }
 
 }  // namespace nram

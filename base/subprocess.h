@@ -103,9 +103,17 @@ UniqueFd OpenProcess(pid_t pid);
 // Waits until the process of this descriptor has ended; false if it has not at `deadline_ns`.
 bool AwaitEnd(int process, int64_t deadline_ns);
 
-// Runs a program to its end, with its standard output discarded. FAILED_PRECONDITION: it failed, and the message is its
-// standard error (at most 64 KiB of it). DEADLINE_EXCEEDED: it was killed. The call does not wait for children that
-// the program leaves behind.
+// The end of a program, and its standard error: at most the first 64 KiB, without white space at the end.
+struct HeardProgram {
+  Subprocess::Ended ended;
+  std::string said;
+};
+
+// Runs a program to its end, with its standard output discarded. DEADLINE_EXCEEDED: it was killed. The call does not
+// wait for children that the program leaves behind.
+absl::StatusOr<HeardProgram> HearProgram(const std::vector<std::string>& words, int64_t deadline_ns);
+
+// The same. FAILED_PRECONDITION: the program failed, and the message is its standard error.
 absl::Status RunProgram(const std::vector<std::string>& words, int64_t deadline_ns);
 
 }  // namespace nram

@@ -164,6 +164,20 @@ TEST(RunProgramTest, TheErrorIsWhatItSaid) {
   EXPECT_EQ(much.message().size(), 64u << 10);
 }
 
+TEST(HearProgramTest, ItsEndAndItsWordsAreHeardInAnyCase) {
+  const auto well = HearProgram({"sh", "-c", "echo noise; echo by the way >&2"}, Subprocess::kNoDeadline);
+  ASSERT_TRUE(well.ok()) << well.status();
+  EXPECT_TRUE(well->ended.ok());
+  EXPECT_EQ(well->said, "by the way");
+  const auto failed = HearProgram({"sh", "-c", "echo why >&2; exit 2"}, DeadlineAfterMs(kLongMs));
+  ASSERT_TRUE(failed.ok()) << failed.status();
+  EXPECT_EQ(failed->ended.code, 2);
+  EXPECT_EQ(failed->said, "why");
+  const auto killed = HearProgram({"sh", "-c", "kill -KILL $$"}, DeadlineAfterMs(kLongMs));
+  ASSERT_TRUE(killed.ok()) << killed.status();
+  EXPECT_EQ(killed->ended.signal, SIGKILL);
+}
+
 TEST(RunProgramTest, ADaemonThatItLeavesIsNotWaitedFor) {
   EXPECT_TRUE(
       RunProgram({"sh", "-c", "sleep 60 & echo $! > \"$0\"", ::testing::TempDir() + "/left"}, DeadlineAfterMs(kLongMs))

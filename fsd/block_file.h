@@ -116,8 +116,10 @@ class BlockFile {
   virtual absl::Status Trim(uint64_t offset, uint64_t length) = 0;
   // Reserves room: later writes to the range do not fail for lack of it. Blocks.
   virtual absl::Status Reserve(uint64_t offset, uint64_t length) = 0;
-  // Gives back up to `bytes` of the file's reserved room, wherever it is.
-  virtual void Unreserve(uint64_t bytes) {}
+  // Gives back the room of pages that were reserved and never written since. Does not block.
+  virtual void Unreserve(uint64_t offset, uint64_t length) {}
+  // The same for all reserved room that is left: the file has no such pages any more.
+  virtual void UnreserveAll() {}
   // Itself, if it is one (fsd/clone_file.h).
   virtual CloneFile* AsClone() { return nullptr; }
 };
@@ -141,6 +143,8 @@ class BlockStore {
   virtual StoreCapacity Capacity() const = 0;
   // The unit of its files' reads and writes: 512, or 4096 where pages are sealed. Does not change.
   virtual size_t unit_bytes() const { return kChunkBytes; }
+  // Its files keep the room of holes that are made in them: reserved room stays reserved. Does not change.
+  virtual bool keeps_room() const { return false; }
 };
 
 // Pages in this process's memory, at most `bytes_max` of them: the ceiling that the pool is measured against.

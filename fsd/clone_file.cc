@@ -40,7 +40,6 @@ void CloneBase::TrimUnseen() {
       LOG_EVERY_N(WARNING, 100) << "freeing pages that no clone sees: " << trimmed;
     }
   });
-  file_->Unreserve(unseen.size() * kPageBytes);
 }
 
 Sight::Sight(std::shared_ptr<CloneBase> base, const PageSet& pages, uint64_t first, uint64_t end)
@@ -51,7 +50,12 @@ Sight::Sight(std::shared_ptr<CloneBase> base, const PageSet& pages, uint64_t fir
 }
 
 Sight::~Sight() {
-  std::unique_ptr<BlockFile> file = left_ ? nullptr : Leave();
+  if (left_) return;
+  if (base_->reclaimer_->frees() && !base_->sole()) {
+    Drop(0, PageSet::kNone);
+    base_->TrimUnseen();
+  }
+  std::unique_ptr<BlockFile> file = Leave();
   if (file != nullptr) base_->reclaimer_->Free(std::move(file));
 }
 
@@ -69,9 +73,9 @@ void Sight::Drop(uint64_t first, uint64_t end) {
   DropLocked(first, end);
 }
 
-uint64_t Sight::DropFreed(uint64_t first, uint64_t end) {
+void Sight::DropFreed(uint64_t first, uint64_t end) {
   MutexLock lock(&base_->mu_);
-  return pages_.Remove(first, end);
+  pages_.Remove(first, end);
 }
 
 void Sight::DropLocked(uint64_t first, uint64_t end) {
@@ -90,8 +94,9 @@ void Sight::Add(const Sight& other) {
   pages_.AddAll(other.pages_);
 }
 
-CloneFile::CloneFile(BlockStore* store, Reclaimer* reclaimer, std::unique_ptr<BlockFile> file, const PageSet& pages)
-    : store_(store), reclaimer_(reclaimer), own_(std::move(file)) {
+CloneFile::CloneFile(BlockStore* store, Reclaimer* reclaimer, std::unique_ptr<BlockFile> file, const PageSet& pages,
+                     bool reserved)
+    : store_(store), reclaimer_(reclaimer), own_(std::move(file)), own_reserved_(reserved) {
   if (own_ != nullptr) own_pages_.AddAll(pages);
 }
 
@@ -105,7 +110,11 @@ CloneFile::Place CloneFile::PlaceOf(uint64_t page, uint64_t end) const {
   uint64_t hole_end = std::min(end, next);
   for (const auto& sight : sights_) {
     if (in(sight->pages(), &next)) {
-      return {sight->base()->file(), sight->base()->sole(), std::min(end, sight->pages().NextOut(page))};
+      BlockFile* const file = sight->base()->file();
+      end = std::min(end, sight->pages().NextOut(page));
+      if (alone_.empty() || sight->base()->sole()) return {file, sight->base()->sole(), end};
+      const bool alone = in(alone_, &next);
+      return {file, alone, std::min(end, alone ? alone_.NextOut(page) : next)};
     }
     hole_end = std::min(hole_end, next);
   }
@@ -218,12 +227,17 @@ absl::Status CloneFile::WriteOwnPart(uint64_t offset, absl::Span<const std::byte
 
 absl::Status CloneFile::WriteOwnPages(uint64_t offset, absl::Span<const std::byte> from) {
   NRAM_RETURN_IF_ERROR(MakeOwn());
+  NRAM_RETURN_IF_ERROR(ReserveOwn(offset, from.size()));
   NRAM_RETURN_IF_ERROR(own_->Write(offset, from));
   const uint64_t first = offset / kPageBytes;
   const uint64_t end = first + from.size() / kPageBytes;
   DropSights(first, end);
   own_pages_.Add(first, end);
   return absl::OkStatus();
+}
+
+absl::Status CloneFile::ReserveOwn(uint64_t offset, uint64_t length) {
+  return own_reserved_ ? own_->Reserve(offset, length) : absl::OkStatus();
 }
 
 absl::Status CloneFile::MakeOwn() {
@@ -239,6 +253,10 @@ bool CloneFile::Fold() {
   });
   const PageSet& pages = (*fewest)->pages();
   if (pages.size() > kFoldPagesMax || !MakeOwn().ok()) return false;
+  PageSet others;
+  others.AddAll(pages);
+  others.RemoveAll(alone_);
+  if (others.size() < pages.size()) return false;  // some are promised their room there
   const std::unique_ptr<std::byte[]> memory(new std::byte[kPagesPerSpan * kPageBytes]);
   for (uint64_t page = pages.NextIn(0); page != PageSet::kNone;) {
     const uint64_t first = RoundDown(page, kPagesPerSpan);
@@ -249,7 +267,7 @@ bool CloneFile::Fold() {
     });
     if (!ReadRuns(runs).ok()) return false;
     for (const Run& run : runs) {
-      if (!own_->Write(run.offset, run.to).ok()) return false;
+      if (!ReserveOwn(run.offset, run.to.size()).ok() || !own_->Write(run.offset, run.to).ok()) return false;
     }
     page = pages.NextIn(first + kPagesPerSpan);
   }
@@ -293,34 +311,59 @@ absl::Status CloneFile::Trim(uint64_t offset, uint64_t length) {
     if (sight->pages().NextIn(first_whole / kPageBytes) >= last_whole / kPageBytes || !sight->base()->sole()) continue;
     BlockFile* const base = sight->base()->file();
     NRAM_RETURN_IF_ERROR(base->Trim(first_whole, last_whole - first_whole));
-    base->Unreserve(sight->DropFreed(first_whole / kPageBytes, last_whole / kPageBytes) * kPageBytes);
+    sight->DropFreed(first_whole / kPageBytes, last_whole / kPageBytes);
   }
   own_pages_.Remove(first_whole / kPageBytes, last_whole / kPageBytes);
+  alone_.Remove(first_whole / kPageBytes, last_whole / kPageBytes);
   DropSights(first_whole / kPageBytes, last_whole / kPageBytes);
   return absl::OkStatus();
 }
 
 absl::Status CloneFile::Reserve(uint64_t offset, uint64_t length) {
   NRAM_RETURN_IF_ERROR(MakeOwn());
-  return own_->Reserve(offset, length);
+  // They become its own, unwritten: a failed write may have left bytes.
+  NRAM_RETURN_IF_ERROR(own_->Trim(offset, length));
+  NRAM_RETURN_IF_ERROR(own_->Reserve(offset, length));
+  own_reserved_ = true;
+  own_pages_.Add(offset / kPageBytes, EndPage(offset + length));
+  return absl::OkStatus();
 }
 
-void CloneFile::Unreserve(uint64_t bytes) {
-  if (own_ != nullptr) own_->Unreserve(bytes);
+void CloneFile::Unreserve(uint64_t offset, uint64_t length) {
+  const uint64_t end = EndPage(offset + length);
+  for (uint64_t page = offset / kPageBytes; page < end;) {
+    const Place place = PlaceOf(page, end);
+    if (place.in_place) place.file->Unreserve(page * kPageBytes, (place.end - page) * kPageBytes);
+    page = place.end;
+  }
+  own_pages_.Remove(offset / kPageBytes, end);
 }
 
-std::optional<SharedPages> CloneFile::Share(uint64_t first, uint64_t end) {
+void CloneFile::UnreserveAll() {
+  if (own_ != nullptr) own_->UnreserveAll();
+  own_reserved_ = false;
+}
+
+std::optional<SharedPages> CloneFile::Share(uint64_t first, uint64_t end, const PageSet& promised) {
+  // Those that were written since are as all others.
+  PageSet written;
+  written.AddAll(alone_);
+  written.RemoveAll(promised);
+  alone_.RemoveAll(written);
   if (own_pages_.NextIn(first) < end) {
     if (sights_.size() >= kSightsMax && !Fold()) return std::nullopt;
+    own_pages_.ForEachRun(0, PageSet::kNone, [&](uint64_t from, uint64_t to) { alone_.AddAll(promised, from, to); });
     auto base = std::make_shared<CloneBase>(std::move(own_), reclaimer_);
     sights_.push_back(std::make_unique<Sight>(std::move(base), own_pages_, 0, PageSet::kNone));
     own_pages_.Remove(0, PageSet::kNone);
+    own_reserved_ = false;
   }
   SharedPages shared;
   for (const auto& sight : sights_) {
-    if (sight->pages().NextIn(first) >= end) continue;
-    const std::shared_ptr<CloneBase> base = sight->ShareBase();
-    shared.push_back(std::make_unique<Sight>(base, sight->pages(), first, end));
+    PageSet pages;
+    pages.AddAll(sight->pages(), first, end);
+    pages.RemoveAll(alone_, first, end);
+    if (!pages.empty()) shared.push_back(std::make_unique<Sight>(sight->ShareBase(), pages, first, end));
   }
   return shared;
 }

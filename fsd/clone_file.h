@@ -28,8 +28,8 @@ class CloneBase {
   // Whether one file alone sees pages of it. That file may write to them in place; and it stays so while that file does
   // not share them.
   bool sole() const;
-  // Frees pages that no file sees any more, if they are many enough. The caller must have a sight. Blocks as the
-  // store's Trim does.
+  // Frees pages that no file sees any more, if they are many enough. Their room is not promised. The caller must have a
+  // sight. Blocks as the store's Trim does.
   void TrimUnseen();
 
  private:
@@ -48,6 +48,7 @@ class Sight {
  public:
   // Sees [first, end) of `pages`.
   Sight(std::shared_ptr<CloneBase> base, const PageSet& pages, uint64_t first, uint64_t end);
+  // Frees the pages that it alone has seen, unless the reclaimer does not free any more. May block as the store's Trim.
   ~Sight();
   Sight(const Sight&) = delete;
   Sight& operator=(const Sight&) = delete;
@@ -59,8 +60,8 @@ class Sight {
   const PageSet& pages() const { return pages_; }
   // Drop: sees [first, end) no more. Add: sees the pages of `other`, of the same base, too.
   void Drop(uint64_t first, uint64_t end);
-  // The same for the sight of a sole base, whose file has freed the pages. Returns how many it has seen.
-  uint64_t DropFreed(uint64_t first, uint64_t end);
+  // The same for the sight of a sole base, whose file has freed the pages.
+  void DropFreed(uint64_t first, uint64_t end);
   void Add(const Sight& other);
 
  private:
@@ -80,19 +81,23 @@ class CloneFile : public BlockFile {
  public:
   static constexpr size_t kSightsMax = 64;
 
-  // Sees `pages` of `file`, which may be null. `store` and `reclaimer` must outlive it.
-  CloneFile(BlockStore* store, Reclaimer* reclaimer, std::unique_ptr<BlockFile> file, const PageSet& pages);
+  // Sees `pages` of `file`, which may be null. `reserved`: some of them are promised. `store` and `reclaimer` must
+  // outlive it.
+  CloneFile(BlockStore* store, Reclaimer* reclaimer, std::unique_ptr<BlockFile> file, const PageSet& pages,
+            bool reserved = false);
 
   bool Start(BlockIo* io) override;
   bool WritesBeside(uint64_t offset, uint64_t length) const override;
   absl::Status Trim(uint64_t offset, uint64_t length) override;
   absl::Status Reserve(uint64_t offset, uint64_t length) override;
-  void Unreserve(uint64_t bytes) override;
+  void Unreserve(uint64_t offset, uint64_t length) override;
+  void UnreserveAll() override;
   CloneFile* AsClone() override { return this; }
 
-  // The pages [first, end) as they are. Nothing: the file has too many bases. Waits for nothing, unless it has as many
-  // as it may and makes them one fewer (Fold).
-  std::optional<SharedPages> Share(uint64_t first, uint64_t end);
+  // The pages [first, end) as they are. Those in `promised` were reserved and never written: they are holes for others,
+  // and this file goes on to write them where they are. Nothing: the file has too many bases. Waits for nothing, unless
+  // it has as many as it may and makes them one fewer (Fold).
+  std::optional<SharedPages> Share(uint64_t first, uint64_t end, const PageSet& promised);
   // Sees `pages`, and nothing else, in [first, end). UNIMPLEMENTED: that would be too many bases. After an error
   // nothing has changed, but that pages of its own may be zeros there. Blocks as Trim does.
   absl::Status Adopt(SharedPages pages, uint64_t first, uint64_t end);
@@ -124,6 +129,8 @@ class CloneFile : public BlockFile {
   absl::Status WriteOwnPages(uint64_t offset, absl::Span<const std::byte> from);
   absl::Status TrimPart(uint64_t offset, uint64_t end);
   absl::Status MakeOwn();
+  // Reserves room for pages of own_ that are new to it, if it has room that is promised to others.
+  absl::Status ReserveOwn(uint64_t offset, uint64_t length);
   // The pages of the base of which it sees the fewest become its own. False: they are too many, or cannot be read, or
   // there is no room for them.
   bool Fold();
@@ -134,7 +141,9 @@ class CloneFile : public BlockFile {
   Reclaimer* const reclaimer_;
   std::unique_ptr<BlockFile> own_;  // null: none yet
   PageSet own_pages_;               // others of own_ may be anything, after a failed write
+  bool own_reserved_ = false;       // room of own_ is promised to some of its pages
   SharedPages sights_;              // no page is in two of them, or in one and in own_pages_
+  PageSet alone_;                   // of the sights: pages that no other file sees or will
 };
 
 // Another store whose files may become CloneFiles: it can destroy both.

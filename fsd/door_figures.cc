@@ -18,9 +18,14 @@ void AddDoorFigures(bool is_swap, const std::string& place, const Filesystem& fi
                  {{"version", kVersion}, {"door", is_swap ? "swap" : "mount"}, {"place", place}});
   figures->Gauge("nram_door_size_bytes", "Size in bytes, as df shows it.", bytes(stat.f_blocks));
   figures->Gauge("nram_door_free_bytes", "Free bytes.", bytes(stat.f_bavail));
-  figures->Gauge("nram_door_inodes", "Maximum of files and directories.",
-                 static_cast<double>(stat.f_files));
+  figures->Gauge("nram_door_inodes", "Maximum of files and directories.", static_cast<double>(stat.f_files));
   figures->Gauge("nram_door_inodes_free", "Free inodes.", static_cast<double>(stat.f_ffree));
+  if (filesystem.memory().max() > 0) {
+    figures->Gauge("nram_door_memory_bytes", "This daemon's own memory: names, bookkeeping and buffers.",
+                   static_cast<double>(HeapBytes()));
+    figures->Gauge("nram_door_memory_max_bytes", "Its limit (--memory); beyond it, new files and pages are refused.",
+                   static_cast<double>(filesystem.memory().max()));
+  }
   if (pool != nullptr) AddPoolFigures(*pool, figures);
 }
 

@@ -24,13 +24,32 @@ namespace {
 class PageStore : public BlockStore {
  public:
   explicit PageStore(size_t unit) : unit_(unit) {}
-  absl::StatusOr<std::unique_ptr<BlockFile>> Create() override { return memory_->Create(); }
+  absl::StatusOr<std::unique_ptr<BlockFile>> Create() override {
+    return std::make_unique<File>(this, memory_->Create().value());
+  }
   void Destroy(std::vector<std::unique_ptr<BlockFile>> files) override { memory_->Destroy(std::move(files)); }
   StoreCapacity Capacity() const override { return memory_->Capacity(); }
   size_t unit_bytes() const override { return unit_; }
   uint64_t Used() const { return Capacity().total_bytes - Capacity().free_bytes; }
+  int trims() const { return trims_; }
 
  private:
+  class File : public BlockFile {
+   public:
+    File(PageStore* store, std::unique_ptr<BlockFile> file) : store_(store), file_(std::move(file)) {}
+    bool Start(BlockIo* io) override { return file_->Start(io); }
+    absl::Status Trim(uint64_t offset, uint64_t length) override {
+      ++store_->trims_;
+      return file_->Trim(offset, length);
+    }
+    absl::Status Reserve(uint64_t offset, uint64_t length) override { return file_->Reserve(offset, length); }
+
+   private:
+    PageStore* const store_;
+    const std::unique_ptr<BlockFile> file_;
+  };
+
+  std::atomic<int> trims_{0};
   const size_t unit_;
   const std::unique_ptr<BlockStore> memory_ = NewMemoryStore(48 * kMiB);
 };
@@ -262,6 +281,34 @@ TEST_P(FileCopyTest, WhatNobodySeesIsFreed) {
   EXPECT_EQ(blocks_.Used(), 7 * kMiB);
   EXPECT_TRUE(Read(source, 2 * kMiB, kMiB) == Pattern(4 * kMiB, 1).substr(2 * kMiB, kMiB));
   EXPECT_TRUE(Read(clone, 0, kMiB) == Pattern(4 * kMiB, 1).substr(0, kMiB));
+}
+
+// As when the target has no room for it in the mount's limit.
+TEST_P(FileCopyTest, ACopyThatEndsBeforeTheTargetHasItLeavesNothing) {
+  const InodeNumber source = NewFile();
+  ASSERT_TRUE(Ok(Write(source, 0, Pattern(4 * kMiB, 1))));
+  FileBody* body = nullptr;
+  ASSERT_TRUE(Ok(fs_->names()->Body(source, &body)));
+  {
+    FileData::SharedBytes shared;
+    static_cast<FileData*>(body)->Share(0, 4 * kMiB, &shared);
+    ASSERT_EQ(shared.end, 4 * kMiB);
+    ASSERT_TRUE(Ok(Write(source, 0, Pattern(2 * kMiB, 2))));
+    EXPECT_EQ(blocks_.Used(), 6 * kMiB);
+  }
+  EXPECT_EQ(blocks_.Used(), 4 * kMiB) << "pages that only the copy has seen are kept";
+}
+
+// Without freeing (--no-gc), the pages that two files share stay stored when the mount ends.
+TEST_P(FileCopyTest, SharedPagesStayWhenNothingIsFreedAtTheEnd) {
+  fs_ = std::make_unique<Filesystem>(&blocks_, FilesystemOptions{.free_at_end = false});
+  const InodeNumber source = NewFile(), clone = NewFile();
+  ASSERT_TRUE(Ok(Write(source, 0, Pattern(4 * kMiB, 1))));
+  ASSERT_EQ(CopyOnce({source, 0, clone, 0, 4 * kMiB}), static_cast<int64_t>(4 * kMiB));
+  ASSERT_TRUE(Ok(Write(clone, 0, Pattern(2 * kMiB, 2))));  // the source ends first, and alone has seen the old ones
+  const int trims = blocks_.trims();
+  fs_ = nullptr;
+  EXPECT_EQ(blocks_.trims(), trims);
 }
 
 // The program, or the kernel, looks at the source's size first, and it has become longer since.

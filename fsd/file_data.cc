@@ -22,14 +22,36 @@ Errno Logged(const char* what, const absl::Status& status) {
   return error;
 }
 
-}  // namespace
-
-static_assert(sizeof(FileData) == 72, "docs/design.md says how much memory a small file takes");
-
-Errno FileData::CheckRange(uint64_t offset, uint64_t length) const {
+Errno CheckRange(uint64_t offset, uint64_t length) {
   if (offset > kRegionBytesMax || length > kRegionBytesMax - offset) return Err(EFBIG);
   return Errno::kOk;
 }
+
+// Frees the range's pages that have failed, which go on to be errors: they count no more, so that room can be reserved
+// for them. Those that are promised have it.
+Errno FreeFailed(const FailedPages& failed, const FailedPages::Mark& file, uint64_t offset, uint64_t end,
+                 FilePages* pages) {
+  const uint64_t end_page = RoundUp(end, kPageBytes) / kPageBytes;
+  uint64_t page = offset / kPageBytes;
+  while ((page = failed.NextIn(file, page)) < end_page) {
+    const uint64_t until = std::min(failed.NextOut(file, page), end_page);
+    const PageSet promised = pages->Promised(page * kPageBytes, until * kPageBytes);
+    while (page < until) {
+      const uint64_t from = promised.NextOut(page) * kPageBytes;
+      page = std::min(until, promised.NextIn(from / kPageBytes));
+      const uint64_t to = page * kPageBytes;
+      BlockFile* const stored = from < to ? pages->FindStored(from, to) : nullptr;
+      if (stored == nullptr) continue;
+      NRAM_RETURN_IF_ERRNO(ErrnoOf(stored->Trim(from, to - from)));
+      pages->Return(from, to);
+    }
+  }
+  return Errno::kOk;
+}
+
+}  // namespace
+
+static_assert(sizeof(FileData) == 72, "docs/design.md says how much memory a small file takes");
 
 void FileData::GrowTo(uint64_t size) {
   uint64_t seen = size_.load();
@@ -60,7 +82,9 @@ Errno FileData::ReadAtOnce(uint64_t offset, size_t size, PaddedBytes buffer, abs
 
 Errno FileData::ReadNow(uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got) {
   *got = {};
+  // The size first: a write-back that fails beside this makes the file longer when its pages are errors.
   const ReadPlan plan = PlanRead(offset, size, buffer);
+  if (failed_pages()->Any(failed_, offset, offset + size)) return Err(EIO);
   if (plan.units.empty()) return Errno::kOk;
   BlockFile* const stored = pages_.FindStored(plan.from, plan.from + plan.units.size());
   if (stored == nullptr) {
@@ -74,7 +98,11 @@ Errno FileData::ReadNow(uint64_t offset, size_t size, PaddedBytes buffer, absl::
 
 bool FileData::StartRead(FileIo* io, uint64_t offset, size_t size) {
   if (size > FileIo::kBytesMax - unit() || !mu_.TryLockShared()) return false;
-  const ReadPlan plan = PlanRead(offset, size, io->buffer());
+  const ReadPlan plan = PlanRead(offset, size, io->buffer());  // the size first, as in ReadNow
+  if (failed_pages()->Any(failed_, offset, offset + size)) {
+    mu_.UnlockShared();
+    return false;  // Read gives the error
+  }
   io->file_ = this;
   io->got_ = plan.wanted;
   BlockFile* const stored = plan.units.empty() ? nullptr : pages_.FindStored(plan.from, plan.from + plan.units.size());
@@ -88,56 +116,80 @@ bool FileData::StartRead(FileIo* io, uint64_t offset, size_t size) {
   return false;
 }
 
-Errno FileData::Write(uint64_t offset, PaddedBytes bytes) {
+Errno FileData::Write(uint64_t offset, PaddedBytes bytes, WriteOrigin origin) {
   if (bytes.size == 0) return Errno::kOk;
-  NRAM_RETURN_IF_ERRNO(CheckRange(offset, bytes.size));
   const uint64_t end = offset + bytes.size;
-  const bool whole_units = IsWholeUnits(offset, end);
-  if (whole_units) {
+  if (IsWholeUnits(offset, end) && Ok(CheckRange(offset, bytes.size))) {
     SharedGateLock lock(&mu_);
-    if ((!tail_unsure_ || end <= size_.load()) && WritesBeside(offset, end))
-      return WriteUnits(offset, {bytes.data, bytes.size}, end);
+    if ((!tail_unsure_ || end <= size_.load()) && WritesBeside(offset, end) && !pages_.NeedsRoom(offset, end)) {
+      const Errno error = WriteUnits(offset, {bytes.data, bytes.size});
+      NoteWritten(error, offset, end, origin);
+      return error;
+    }
   }
   GateLock lock(&mu_);
-  if (end > size_.load()) NRAM_RETURN_IF_ERRNO(CleanTail());
-  if (!whole_units) NRAM_RETURN_IF_ERRNO(RoundOut(&offset, &bytes));
-  return WriteUnits(offset, {bytes.data, bytes.size}, end);
+  bool begun = false;
+  const Errno error = WriteAlone(offset, bytes, &begun);
+  // A writer's write that was refused before has changed nothing.
+  if (begun || origin == WriteOrigin::kPageCache) NoteWritten(error, offset, end, origin);
+  return error;
 }
 
-bool FileData::StartWrite(FileIo* io, uint64_t offset, size_t size) {
+Errno FileData::WriteAlone(uint64_t offset, PaddedBytes bytes, bool* begun) {
+  const uint64_t end = offset + bytes.size;
+  NRAM_RETURN_IF_ERRNO(CheckRange(offset, bytes.size));
+  if (end > size_.load()) NRAM_RETURN_IF_ERRNO(CleanTail());
+  if (!IsWholeUnits(offset, end)) NRAM_RETURN_IF_ERRNO(RoundOut(&offset, &bytes));
+  if (pages_.NeedsRoom(offset, offset + bytes.size)) NRAM_RETURN_IF_ERRNO(Reserve(offset, offset + bytes.size));
+  *begun = true;
+  return WriteUnits(offset, {bytes.data, bytes.size});
+}
+
+bool FileData::StartWrite(FileIo* io, uint64_t offset, size_t size, WriteOrigin origin) {
   const uint64_t end = offset + size;
   if (size == 0 || size > FileIo::kBytesMax || !IsWholeUnits(offset, end)) return false;
   if (!Ok(CheckRange(offset, size)) || !mu_.TryLockShared()) return false;
   const bool tail_first = tail_unsure_ && end > size_.load();
-  if (!tail_first && Ok(pages_.Take(offset, end, &io->stored_))) {
+  if (!tail_first && !pages_.NeedsRoom(offset, end) && Ok(pages_.Take(offset, end, &io->stored_))) {
     io->file_ = this;
     io->got_ = {};
     io->tried_again_ = false;
+    io->origin_ = origin;
     if (io->stored_->StartWrite(io, offset, {io->buffer().data, size})) return true;
   }
   mu_.UnlockShared();
   return false;
 }
 
-Errno FileData::WriteUnits(uint64_t offset, absl::Span<const std::byte> bytes, uint64_t file_end) {
+Errno FileData::WriteUnits(uint64_t offset, absl::Span<const std::byte> bytes) {
   Reclaimer* const reclaimer = pages_.store()->reclaimer();
   for (bool again = false;; again = true) {
     const uint64_t freed_before = reclaimer->Freed();
     BlockFile* stored = nullptr;
     Errno error = pages_.Take(offset, offset + bytes.size(), &stored);
     if (Ok(error)) error = Logged("write", stored->Write(offset, bytes));
-    NoteWritten(error, Ok(error) ? file_end : offset + bytes.size());
     // The room of files that were deleted a moment ago counts too.
-    if (again || error != Err(ENOSPC) || !reclaimer->AwaitFreed(freed_before)) return error;
+    if (again || error != Err(ENOSPC) || !reclaimer->AwaitFreed(freed_before)) {
+      if (stored != nullptr) pages_.NoteUsed(offset, offset + bytes.size());
+      return error;
+    }
   }
 }
 
-void FileData::NoteWritten(Errno error, uint64_t end) {
-  if (!Ok(error)) {
-    if (end > size_.load()) tail_unsure_ = true;
+void FileData::NoteWritten(Errno error, uint64_t offset, uint64_t end, WriteOrigin origin) {
+  if (Ok(error)) {
+    GrowTo(end);
+    failed_pages()->Renew(&failed_, offset, end, size_);
     return;
   }
-  GrowTo(end);
+  const uint64_t old_size = size_.load();
+  if (origin == WriteOrigin::kWriter) {
+    if (RoundUp(end, unit()) > old_size) tail_unsure_ = true;
+    return;
+  }
+  // The kernel's file reaches to `end` already. Bytes of an earlier failure may lie between, where the tail is unsure.
+  failed_pages()->Add(&failed_, tail_unsure_ ? std::min(offset, old_size) : offset, end,
+                      [&] { GrowTo(std::min(end, kRegionBytesMax)); });
 }
 
 void FileData::OnBlockEnd(BlockIo* block) {
@@ -154,7 +206,10 @@ void FileData::OnWriteEnd(FileIo* io) {
     pages_.store()->reclaimer()->CallWhenFreed(io);  // WriteAgain follows
     return;
   }
-  EndWrite(io, Logged("write", status));
+  const Errno error = Logged("write", status);
+  pages_.NoteUsed(io->offset(), io->end());
+  NoteWritten(error, io->offset(), io->end(), io->origin());
+  EndIo(io, error);
 }
 
 void FileData::WriteAgain(FileIo* io) {
@@ -164,11 +219,9 @@ void FileData::WriteAgain(FileIo* io) {
   BlockIo again;
   again.set_earlier_failure(failed);
   io->stored_->StartWrite(&again, io->offset(), io->from());
-  EndWrite(io, Logged("write", again.Wait()));
-}
-
-void FileData::EndWrite(FileIo* io, Errno error) {
-  NoteWritten(error, io->end());
+  const Errno error = Logged("write", again.Wait());
+  pages_.NoteUsed(io->offset(), io->end());
+  NoteWritten(error, io->offset(), io->end(), io->origin());
   EndIo(io, error);
 }
 
@@ -189,6 +242,7 @@ FileData::Stale FileData::NoteDirectWrite(uint32_t* token) {
 
 Errno FileData::LoadUnit(uint64_t at, absl::Span<std::byte> bytes) {
   const uint64_t file_size = size_.load();
+  if (failed_pages()->Any(failed_, at, at + 1)) return Err(EIO);
   BlockFile* const stored = at < file_size ? pages_.FindStored(at, at + 1) : nullptr;
   if (stored == nullptr) {
     memset(bytes.data(), 0, bytes.size());
@@ -227,14 +281,25 @@ Errno FileData::RoundOut(uint64_t* offset, PaddedBytes* bytes) {
 
 Errno FileData::CleanTail() {
   if (!tail_unsure_) return Errno::kOk;
-  NRAM_RETURN_IF_ERRNO(ZeroRange(size_.load(), kRegionBytesMax));
+  NRAM_RETURN_IF_ERRNO(ZeroUnpromised(size_.load(), kRegionBytesMax));
   tail_unsure_ = false;
   return Errno::kOk;
 }
 
+Errno FileData::ZeroUnpromised(uint64_t offset, uint64_t end) {
+  const PageSet promised = pages_.Promised(offset, end);
+  for (uint64_t page = promised.NextIn(0); page != PageSet::kNone; page = promised.NextIn(page)) {
+    NRAM_RETURN_IF_ERRNO(ZeroRange(offset, page * kPageBytes));
+    page = promised.NextOut(page);
+    offset = std::max(offset, page * kPageBytes);
+  }
+  return ZeroRange(offset, end);
+}
+
 Errno FileData::ZeroWithinUnit(uint64_t offset, uint64_t end) {
   BlockFile* const stored = offset == end ? nullptr : pages_.FindStored(offset, end);
-  if (stored == nullptr) return Errno::kOk;
+  // The bytes of a promised page are zeros, and a write would take its room.
+  if (stored == nullptr || !pages_.Promised(offset, end).empty()) return Errno::kOk;
   std::byte memory[kPageBytes];
   const absl::Span<std::byte> there(memory, unit());
   const uint64_t at = RoundDown(offset, unit());
@@ -244,18 +309,23 @@ Errno FileData::ZeroWithinUnit(uint64_t offset, uint64_t end) {
 }
 
 Errno FileData::ZeroRange(uint64_t offset, uint64_t end) {
-  BlockFile* const stored = offset >= end ? nullptr : pages_.FindStored(offset, end);
-  if (stored == nullptr) return Errno::kOk;
+  if (offset >= end) return Errno::kOk;
   const uint64_t first = RoundUp(offset, unit());
   const uint64_t last = RoundDown(end, unit());
-  if (first > last) return ZeroWithinUnit(offset, end);
-  NRAM_RETURN_IF_ERRNO(ZeroWithinUnit(offset, first));
-  NRAM_RETURN_IF_ERRNO(ZeroWithinUnit(last, end));
-  if (first == last) return Errno::kOk;
-  NRAM_RETURN_IF_ERRNO(ErrnoOf(stored->Trim(first, last - first)));
-  const uint64_t returned = pages_.Return(offset, end);
-  // Room was reserved for pages that were never written. In a file that has both kinds, more than that may go.
-  if (returned > 0) stored->Unreserve(returned * kPageBytes);
+  if (BlockFile* const stored = pages_.FindStored(offset, end); stored == nullptr) {
+    // A hole.
+  } else if (first > last) {
+    NRAM_RETURN_IF_ERRNO(ZeroWithinUnit(offset, end));
+  } else {
+    NRAM_RETURN_IF_ERRNO(ZeroWithinUnit(offset, first));
+    NRAM_RETURN_IF_ERRNO(ZeroWithinUnit(last, end));
+    if (first < last) {
+      pages_.Break(offset, end);
+      NRAM_RETURN_IF_ERRNO(ErrnoOf(stored->Trim(first, last - first)));
+      pages_.Return(offset, end);
+    }
+  }
+  failed_pages()->Renew(&failed_, offset, end, size_);
   return Errno::kOk;
 }
 
@@ -271,45 +341,39 @@ Errno FileData::Truncate(uint64_t size) {
     NRAM_RETURN_IF_ERRNO(ZeroRange(size, kRegionBytesMax));
   } else {
     NRAM_RETURN_IF_ERRNO(CleanTail());
+    // What fallocate has kept behind the end. The kernel may have a larger size than this, so it may mean its own.
+    NRAM_RETURN_IF_ERRNO(ZeroRange(RoundUp(size, kPageBytes), kRegionBytesMax));
   }
+  failed_pages()->CutOff(&failed_, size);
   size_ = size;
   return Errno::kOk;
 }
 
-Errno FileData::ReserveAndTake(uint64_t offset, uint64_t end) {
-  const uint64_t end_page = RoundUp(end, kPageBytes) / kPageBytes;
-  BlockFile* stored = nullptr;
-  NRAM_RETURN_IF_ERRNO(pages_.MakeStored(&stored));
-  Errno error = Errno::kOk;
-  uint64_t reserved = 0;
-  for (uint64_t page = offset / kPageBytes; Ok(error) && page < end_page;) {
-    const uint64_t from = pages_.NextOut(page);
-    if (from >= end_page) break;
-    const uint64_t until = std::min(end_page, pages_.NextIn(from));
-    error = ErrnoOf(stored->Reserve(from * kPageBytes, (until - from) * kPageBytes));
-    if (Ok(error)) reserved += until - from;
-    page = until;
-  }
-  // Meanwhile others may have taken the pages that the mount's limit had left.
-  if (Ok(error)) error = pages_.Take(offset, end, &stored);
-  if (!Ok(error) && reserved > 0) stored->Unreserve(reserved * kPageBytes);
-  return error;
-}
-
-Errno FileData::Allocate(uint64_t offset, uint64_t length, bool keep_size) {
-  NRAM_RETURN_IF_ERRNO(CheckRange(offset, length));
-  GateLock lock(&mu_);
-  NRAM_RETURN_IF_ERRNO(CleanTail());
+Errno FileData::Reserve(uint64_t offset, uint64_t end) {
   FileStore* const store = pages_.store();
-  const uint64_t end = offset + length;
-  const uint64_t first_page = offset / kPageBytes;
-  const uint64_t end_page = RoundUp(end, kPageBytes) / kPageBytes;
-  const uint64_t missing = end_page - first_page - pages_.Count(offset, end);
+  const uint64_t missing = RoundUp(end, kPageBytes) / kPageBytes - offset / kPageBytes - pages_.Count(offset, end);
   for (bool again = false; missing > 0; again = true) {
     const uint64_t freed_before = store->reclaimer()->Freed();
-    const Errno error = store->quota()->left() >= missing ? ReserveAndTake(offset, end) : Err(ENOSPC);
+    const Errno error = store->quota()->left() >= missing ? pages_.Reserve(offset, end) : Err(ENOSPC);
     if (Ok(error)) break;
     if (again || error != Err(ENOSPC) || !store->reclaimer()->AwaitFreed(freed_before)) return error;
+  }
+  return Errno::kOk;
+}
+
+Errno FileData::Allocate(uint64_t offset, uint64_t length, bool keep_size, Contents contents) {
+  NRAM_RETURN_IF_ERRNO(CheckRange(offset, length));
+  const uint64_t end = offset + length;
+  GateLock lock(&mu_);
+  NRAM_RETURN_IF_ERRNO(CleanTail());
+  NRAM_RETURN_IF_ERRNO(FreeFailed(*failed_pages(), failed_, offset, end, &pages_));
+  NRAM_RETURN_IF_ERRNO(Reserve(offset, end));
+  if (contents == Contents::kZeros) {
+    // Pages of zeros take no room at the servers, so pages that had data are reserved anew. The others have room and
+    // are zeros.
+    NRAM_RETURN_IF_ERRNO(ZeroUnpromised(offset, end));
+    NRAM_RETURN_IF_ERRNO(Reserve(offset, end));
+    failed_pages()->Renew(&failed_, offset, end, size_);
   }
   if (!keep_size) GrowTo(end);
   return Errno::kOk;
@@ -335,10 +399,14 @@ void FileData::Share(uint64_t offset, uint64_t end, SharedBytes* shared) {
   shared->end = offset;
   GateLock lock(&mu_);
   end = std::min(end, size_.load());
+  // The copy of bytes meets the error.
+  if (failed_pages()->Any(failed_, offset, end)) {
+    end = failed_pages()->NextIn(failed_, offset / kPageBytes) * kPageBytes;
+  }
   if (offset % kPageBytes != 0 || offset >= end) return;
   if (pages_.FindStored(offset, end) != nullptr) {
-    std::optional<SharedPages> pages =
-        pages_.MakeClone()->Share(offset / kPageBytes, RoundUp(end, kPageBytes) / kPageBytes);
+    std::optional<SharedPages> pages = pages_.MakeClone()->Share(
+        offset / kPageBytes, RoundUp(end, kPageBytes) / kPageBytes, pages_.Promised(0, kRegionBytesMax));
     if (!pages.has_value()) return;
     shared->pages = *std::move(pages);
   }
@@ -365,15 +433,17 @@ Errno FileData::Adopt(uint64_t offset, SharedBytes shared, uint64_t* adopted_end
     // It need not become a clone for a hole.
     NRAM_RETURN_IF_ERRNO(ZeroRange(offset, end_page * kPageBytes));
   } else {
+    // A write to a shared page needs other room than the page's.
+    if (!pages_.Promised(offset, end).empty()) return Err(EOPNOTSUPP);
     NRAM_RETURN_IF_ERRNO(pages_.TakeAll(all));
     CloneFile* const clone = pages_.MakeClone();
     const absl::Status adopted = clone->Adopt(std::move(shared.pages), first_page, end_page);
     // They count on, as those of a write that failed.
     if (absl::IsUnimplemented(adopted)) return Err(EOPNOTSUPP);
     NRAM_RETURN_IF_ERRNO(Logged("share", adopted));
-    const uint64_t returned = pages_.ReturnAllBut(all, offset, end_page * kPageBytes);
-    if (returned > 0) clone->Unreserve(returned * kPageBytes);
+    pages_.ReturnAllBut(all, offset, end_page * kPageBytes);
   }
+  failed_pages()->Renew(&failed_, offset, end_page * kPageBytes, size_);
   if (shared.followed && end == shared.end) tail_unsure_ = true;
   GrowTo(end);
   *adopted_end = end;
@@ -384,7 +454,8 @@ Errno FileData::SeekData(uint64_t offset, uint64_t* found) const {
   SharedGateLock lock(&mu_);
   // The size first: writes beside this make the file longer when their pages are there.
   const uint64_t size = size_.load();
-  const uint64_t page = pages_.NextIn(offset / kPageBytes);
+  const uint64_t page =
+      std::min(pages_.NextIn(offset / kPageBytes), failed_pages()->NextIn(failed_, offset / kPageBytes));
   const uint64_t data = page == PageSet::kNone ? size : std::min(size, page * kPageBytes);
   *found = std::max(offset, data);
   return *found < size ? Errno::kOk : Err(ENXIO);
@@ -392,8 +463,13 @@ Errno FileData::SeekData(uint64_t offset, uint64_t* found) const {
 
 Errno FileData::SeekHole(uint64_t offset, uint64_t* found) const {
   SharedGateLock lock(&mu_);
-  if (offset >= size_.load()) return Err(ENXIO);
-  *found = std::min(std::max(offset, pages_.NextOut(offset / kPageBytes) * kPageBytes), size_.load());
+  const uint64_t size = size_.load();  // first, as in SeekData
+  if (offset >= size) return Err(ENXIO);
+  uint64_t page = pages_.NextOut(offset / kPageBytes);
+  for (uint64_t failed_end; (failed_end = failed_pages()->NextOut(failed_, page)) != page;) {
+    page = pages_.NextOut(failed_end);
+  }
+  *found = std::min(std::max(offset, page * kPageBytes), size);
   return Errno::kOk;
 }
 

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/sync.h"
 #include "base/test_seed.h"
+#include "fsd/failed_pages.h"
 #include "fsd/filesystem.h"
 #include "fsd/page_set.h"
 #include "gtest/gtest.h"
@@ -61,6 +62,109 @@ TEST(PageSetTest, FarPagesAreFoundWithoutWalkingThere) {
   EXPECT_EQ(set.Count(0, PageSet::kNone), 2u);
   EXPECT_EQ(set.Remove(0, PageSet::kNone), 2u);
   EXPECT_EQ(set.NextIn(0), PageSet::kNone);
+}
+
+TEST(FailedPagesTest, RandomChangesAgainstAModel) {
+  std::mt19937_64 random(TestSeed());
+  FailedPages failed;
+  FailedPages::Mark marks[3];
+  constexpr uint64_t kPages = 300;
+  std::vector<std::vector<bool>> models(3, std::vector<bool>(kPages, false));
+  for (int step = 0; step < 20'000; ++step) {
+    const uint64_t file = random() % 3;
+    std::vector<bool>& model = models[file];
+    const uint64_t offset = random() % (kPages * kPageBytes);
+    const uint64_t end = std::min(offset + random() % (6 * kPageBytes), kPages * kPageBytes);
+    const uint64_t first_whole = RoundUp(offset, kPageBytes) / kPageBytes;
+    switch (random() % 8) {
+      case 0: {
+        const uint64_t size = random() % (kPages * kPageBytes);
+        failed.CutOff(&marks[file], size);
+        std::fill(model.begin() + static_cast<ptrdiff_t>(RoundUp(size, kPageBytes) / kPageBytes), model.end(), false);
+        break;
+      }
+      case 1:
+      case 2:
+      case 3: {
+        const uint64_t file_end = random() % 2 == 0 ? end : kPages * kPageBytes;
+        failed.Renew(&marks[file], offset, end, file_end);
+        const uint64_t end_page = (end >= file_end ? RoundUp(end, kPageBytes) : end) / kPageBytes;
+        for (uint64_t page = first_whole; page < end_page; ++page) model[page] = false;
+        break;
+      }
+      default:
+        failed.Add(&marks[file], offset, end);
+        for (uint64_t page = offset / kPageBytes; page * kPageBytes < end && offset < end; ++page) model[page] = true;
+    }
+    const uint64_t at = random() % kPages;
+    uint64_t next_in = at, next_out = at;
+    while (next_in < kPages && !model[next_in]) ++next_in;
+    while (next_out < kPages && model[next_out]) ++next_out;
+    ASSERT_EQ(failed.NextIn(marks[file], at), next_in == kPages ? FailedPages::kNone : next_in) << step;
+    ASSERT_EQ(failed.NextOut(marks[file], at), next_out) << step;
+    ASSERT_EQ(marks[file].any(), std::count(model.begin(), model.end(), true) > 0) << step;
+    bool any = false;
+    for (uint64_t page = offset / kPageBytes; page * kPageBytes < end && offset < end; ++page) any = any || model[page];
+    ASSERT_EQ(failed.Any(marks[file], offset, end), any) << step;
+  }
+  for (FailedPages::Mark& mark : marks) failed.CutOff(&mark, 0);
+  EXPECT_EQ(failed.runs(), 0u);
+}
+
+// A good write of a page's first half, and beside it a failed write-back of the second half, behind the file's end: the
+// first one must not take the page for whole.
+TEST(FailedPagesTest, AFileGrowsTogetherWithItsFailedPages) {
+  FailedPages failed;
+  FailedPages::Mark mark;
+  std::atomic<uint64_t> size{512};
+  std::thread renew;
+  failed.Add(&mark, 512, 1'024, [&] {
+    EXPECT_TRUE(mark.any()) << "a reader that sees the new size sees the error too";
+    renew = std::thread([&] { failed.Renew(&mark, 0, 512, size); });
+    size = 1'024;
+  });
+  renew.join();
+  EXPECT_EQ(failed.NextIn(mark, 0), 0u);
+  failed.Renew(&mark, 0, 1'024, size);
+  EXPECT_EQ(failed.runs(), 0u);
+}
+
+// A program can make as many failed pages as it likes, far from each other; not so the daemon's memory.
+TEST(FailedPagesTest, BeyondTheBoundNoFailedPageIsForgotten) {
+  std::mt19937_64 random(TestSeed());
+  FailedPages failed;
+  std::vector<FailedPages::Mark> marks(80);
+  for (FailedPages::Mark& mark : marks) {
+    std::vector<uint64_t> pages;
+    for (size_t i = 0; i < 2 * FailedPages::kRunsMax; ++i) {
+      pages.push_back(random() % (uint64_t{1} << 50));
+      failed.Add(&mark, pages.back() * kPageBytes, (pages.back() + 1) * kPageBytes);
+    }
+    for (const uint64_t page : pages) ASSERT_EQ(failed.NextIn(mark, page), page);
+    // One run more for each file that comes when all have as many as they may.
+    ASSERT_LE(failed.runs(), FailedPages::kAllRunsMax + marks.size());
+  }
+  for (FailedPages::Mark& mark : marks) failed.CutOff(&mark, 0);
+  EXPECT_EQ(failed.runs(), 0u);
+}
+
+// The same holds for one long run, of which every other page becomes good.
+TEST(FailedPagesTest, GoodPagesInALongRunTakeNoMoreMemory) {
+  constexpr uint64_t kPages = 2 * FailedPages::kAllRunsMax + 1'000;
+  FailedPages failed;
+  FailedPages::Mark mark;
+  const auto renew = [&](uint64_t page) {
+    failed.Renew(&mark, page * kPageBytes, (page + 1) * kPageBytes, kPages * kPageBytes);
+  };
+  failed.Add(&mark, 0, kPages * kPageBytes);
+  for (uint64_t page = 1; page < kPages; page += 2) renew(page);
+  EXPECT_EQ(failed.runs(), FailedPages::kAllRunsMax);
+  EXPECT_EQ(failed.NextIn(mark, 1), 2u) << "the first ones had room";
+  for (uint64_t page = 0; page < kPages; page += 2) ASSERT_EQ(failed.NextIn(mark, page), page);
+  // In order, all become good.
+  for (uint64_t page = 0; page < kPages; ++page) renew(page);
+  EXPECT_EQ(failed.NextIn(mark, 0), FailedPages::kNone);
+  EXPECT_EQ(failed.runs(), 0u);
 }
 
 // A store that fails on demand.
@@ -130,7 +234,7 @@ class FailingStore : public BlockStore {
       store_->reserved_bytes += static_cast<int64_t>(length);
       return file_->Reserve(offset, length);
     }
-    void Unreserve(uint64_t bytes) override { store_->reserved_bytes -= static_cast<int64_t>(bytes); }
+    void Unreserve(uint64_t, uint64_t length) override { store_->reserved_bytes -= static_cast<int64_t>(length); }
 
    private:
     FailingStore* const store_;
@@ -182,10 +286,19 @@ class FileDataTest : public ::testing::Test {
     file_ = static_cast<FileData*>((body_ = store_.NewFile()).get());
   }
 
-  Errno Write(uint64_t offset, const std::string& data) {
+  Errno Write(uint64_t offset, const std::string& data, WriteOrigin origin = WriteOrigin::kWriter) {
     std::string padded(data.size() + 2 * PaddedBytes::kPadBytes, '#');
     data.copy(&padded[PaddedBytes::kPadBytes], data.size());
-    return file_->Write(offset, {reinterpret_cast<std::byte*>(&padded[PaddedBytes::kPadBytes]), data.size()});
+    return file_->Write(offset, {reinterpret_cast<std::byte*>(&padded[PaddedBytes::kPadBytes]), data.size()}, origin);
+  }
+  // The kernel writes whole pages back, up to the end of the file as it knows it.
+  Errno WriteBack(uint64_t offset, const std::string& data) { return Write(offset, data, WriteOrigin::kPageCache); }
+  Errno FailToWriteBack(uint64_t offset, const std::string& data, const absl::Status& failure) {
+    blocks_.failure = failure;
+    blocks_.fail_writes = 1;
+    const Errno error = WriteBack(offset, data);
+    blocks_.fail_writes = 0;
+    return error;
   }
   std::string Read(uint64_t offset, size_t size) {
     std::vector<std::byte> buffer(size + 4 * PaddedBytes::kPadBytes);
@@ -305,6 +418,204 @@ TEST_F(FileDataTest, WritesWithinTheFileDoNotWaitForItsTail) {
   EXPECT_EQ(Write(100'352, std::string(512, 'e')), Errno::kOk);
 }
 
+// The kernel has told the writer that the bytes are written, and keeps the page as if they were: no reader may get the
+// bytes from before, nor zeros.
+TEST_F(FileDataTest, APageThatIsNotWrittenBackIsAnErrorUntilItIsGoodAgain) {
+  const std::string kError = absl::StrCat("errno ", EIO);
+  const std::string page(kPageBytes, 'b');
+  for (const absl::Status& failure : {absl::ResourceExhaustedError("full"), absl::UnavailableError("away")}) {
+    ASSERT_EQ(file_->Truncate(0), Errno::kOk);
+    ASSERT_EQ(Write(0, std::string(4 * kPageBytes, 'a')), Errno::kOk);
+    // In the middle of the file, and behind its end.
+    EXPECT_EQ(FailToWriteBack(kPageBytes, page, failure), ErrnoOf(failure));
+    EXPECT_EQ(FailToWriteBack(6 * kPageBytes, page + "tail", failure), ErrnoOf(failure));
+    EXPECT_EQ(file_->size(), 7 * kPageBytes + 4) << "the kernel's file is that long";
+    EXPECT_EQ(Read(0, kPageBytes), std::string(kPageBytes, 'a'));
+    EXPECT_EQ(Read(kPageBytes, 1), kError);
+    EXPECT_EQ(Read(0, 3 * kPageBytes), kError);
+    EXPECT_EQ(Read(2 * kPageBytes, kPageBytes), std::string(kPageBytes, 'a'));
+    EXPECT_EQ(Read(4 * kPageBytes, 2 * kPageBytes), std::string(2 * kPageBytes, '\0')) << "a hole";
+    EXPECT_EQ(Read(6 * kPageBytes, 10), kError);
+    EXPECT_EQ(Read(7 * kPageBytes, 4), kError);
+    TestIo io(&store_);
+    EXPECT_FALSE(file_->StartRead(&io, kPageBytes, 512)) << "Read has the error";
+    // Parts of the page do not make it whole.
+    EXPECT_EQ(Write(kPageBytes + 100, "part"), Err(EIO)) << "the bytes around it are not known";
+    EXPECT_EQ(Write(kPageBytes, std::string(512, 'c')), Errno::kOk);
+    EXPECT_EQ(file_->PunchHole(kPageBytes + 1'024, 2'000), Errno::kOk);
+    EXPECT_EQ(Read(kPageBytes, 512), kError);
+    EXPECT_EQ(file_->Allocate(kPageBytes, kPageBytes, true), Errno::kOk);
+    EXPECT_EQ(Read(kPageBytes, 512), kError);
+    // It counts as data.
+    uint64_t found = 0;
+    EXPECT_EQ(file_->SeekData(4 * kPageBytes, &found), Errno::kOk);
+    EXPECT_EQ(found, 6 * kPageBytes);
+    EXPECT_EQ(file_->SeekHole(6 * kPageBytes, &found), Errno::kOk);
+    EXPECT_EQ(found, 7 * kPageBytes + 4);
+    // Written whole: by the next write-back, by a small write, or by a writer that wrote up to the end of the file.
+    EXPECT_EQ(WriteBack(kPageBytes, page), Errno::kOk);
+    EXPECT_EQ(Read(0, 3 * kPageBytes), std::string(kPageBytes, 'a') + page + std::string(kPageBytes, 'a'));
+    EXPECT_EQ(FailToWriteBack(kPageBytes, page, failure), ErrnoOf(failure));
+    memset(io.buffer().data, 'd', kPageBytes);
+    ASSERT_TRUE(file_->StartWrite(&io, kPageBytes, kPageBytes));
+    EXPECT_EQ(io.Await().error, Errno::kOk);
+    EXPECT_EQ(Read(kPageBytes, kPageBytes), std::string(kPageBytes, 'd'));
+    EXPECT_EQ(Write(7 * kPageBytes, "end!"), Errno::kOk);
+    EXPECT_EQ(Read(7 * kPageBytes, 10), "end!");
+    EXPECT_EQ(Read(6 * kPageBytes, 10), kError);
+    // Punched; cut off.
+    EXPECT_EQ(file_->PunchHole(6 * kPageBytes, kPageBytes), Errno::kOk);
+    EXPECT_EQ(Read(6 * kPageBytes, 10), std::string(10, '\0'));
+    EXPECT_EQ(FailToWriteBack(2 * kPageBytes, page + page, failure), ErrnoOf(failure));
+    EXPECT_EQ(file_->Truncate(2 * kPageBytes + 7), Errno::kOk);
+    EXPECT_EQ(file_->Truncate(4 * kPageBytes), Errno::kOk);
+    EXPECT_EQ(Read(3 * kPageBytes, kPageBytes), std::string(kPageBytes, '\0'));
+    EXPECT_EQ(Read(2 * kPageBytes, 1), kError) << "7 bytes of it are still lost";
+    EXPECT_EQ(file_->Truncate(2 * kPageBytes), Errno::kOk);
+    EXPECT_EQ(Read(0, 3 * kPageBytes), std::string(kPageBytes, 'a') + std::string(kPageBytes, 'd'));
+    EXPECT_EQ(store_.failed_pages()->runs(), 0u);
+  }
+  EXPECT_EQ(FailToWriteBack(0, page, absl::UnavailableError("away")), Err(EIO));
+  body_ = nullptr;
+  EXPECT_EQ(store_.failed_pages()->runs(), 0u) << "a deleted file";
+}
+
+// A program that waits for its write knows of the failure, and has the file as it was.
+TEST_F(FileDataTest, AWriteThatItsWriterWaitsForMakesNoPageAnError) {
+  ASSERT_EQ(Write(0, std::string(kPageBytes, 'a')), Errno::kOk);
+  blocks_.fail_writes = 1;
+  EXPECT_EQ(Write(kPageBytes, std::string(kPageBytes, 'b')), Err(EIO));
+  EXPECT_EQ(file_->size(), kPageBytes);
+  EXPECT_EQ(Read(0, 3 * kPageBytes), std::string(kPageBytes, 'a'));
+  // Behind that, a write-back fails: the bytes between may be anything.
+  EXPECT_EQ(FailToWriteBack(3 * kPageBytes, std::string(kPageBytes, 'c'), absl::UnavailableError("away")), Err(EIO));
+  EXPECT_EQ(Read(0, kPageBytes), std::string(kPageBytes, 'a'));
+  for (uint64_t page = 3; page < 4; ++page) EXPECT_EQ(Read(page * kPageBytes, 1), absl::StrCat("errno ", EIO)) << page;
+  const std::string between = Read(kPageBytes, kPageBytes);
+  EXPECT_TRUE(between == absl::StrCat("errno ", EIO) || between == std::string(kPageBytes, '\0'));
+}
+
+TEST_F(FileDataTest, ASmallWriteBackThatFailsIsKept) {
+  ASSERT_EQ(Write(0, std::string(2 * kPageBytes, 'a')), Errno::kOk);
+  for (const bool full : {true, false}) {
+    blocks_.failure = blocks_.later_failure =
+        full ? absl::Status(absl::ResourceExhaustedError("full")) : absl::Status(absl::UnavailableError("away"));
+    blocks_.fail_writes = full ? 2 : 1;  // a full store is asked twice
+    TestIo io(&store_);
+    memset(io.buffer().data, 'b', kPageBytes);
+    ASSERT_TRUE(file_->StartWrite(&io, kPageBytes, kPageBytes, WriteOrigin::kPageCache));
+    EXPECT_EQ(io.Await().error, full ? Err(ENOSPC) : Err(EIO));
+    EXPECT_EQ(blocks_.fail_writes, 0);
+    EXPECT_EQ(Read(kPageBytes, 1), absl::StrCat("errno ", EIO));
+    memset(io.buffer().data, 'b', kPageBytes);
+    ASSERT_TRUE(file_->StartWrite(&io, kPageBytes, kPageBytes, WriteOrigin::kPageCache));
+    EXPECT_EQ(io.Await().error, Errno::kOk);
+    EXPECT_EQ(Read(0, 2 * kPageBytes), std::string(kPageBytes, 'a') + std::string(kPageBytes, 'b'));
+  }
+}
+
+// A file's bytes, and those of its pages that have failed.
+struct FailingModel {
+  static constexpr uint64_t kPages = 64;
+  std::string bytes;
+  std::vector<bool> failed = std::vector<bool>(kPages + 1, false);
+
+  void GrowTo(uint64_t size) {
+    if (bytes.size() < size) bytes.resize(size, '\0');
+  }
+  void Truncate(uint64_t size) {
+    bytes.resize(size, '\0');
+    for (uint64_t page = RoundUp(size, kPageBytes) / kPageBytes; page < kPages; ++page) failed[page] = false;
+  }
+  void Put(uint64_t offset, const std::string& data) {
+    bytes.replace(offset, data.size(), data);
+    Renew(offset, offset + data.size());
+  }
+  void Renew(uint64_t offset, uint64_t end) {
+    for (uint64_t page = 0; page < kPages; ++page) {
+      const uint64_t page_end = std::min<uint64_t>((page + 1) * kPageBytes, bytes.size());
+      if (page * kPageBytes >= offset && page * kPageBytes < end && page_end <= end) failed[page] = false;
+    }
+  }
+  bool AnyFailed(uint64_t offset, uint64_t end) const {
+    for (uint64_t page = offset / kPageBytes; page * kPageBytes < end && page < kPages; ++page) {
+      if (failed[page]) return true;
+    }
+    return false;
+  }
+};
+
+// Write-back beside direct writes, truncation and holes: each read gives the model's bytes, or an error where a page
+// of the range has failed.
+TEST_F(FileDataTest, RandomFailuresOfWriteBackAgainstAModel) {
+  std::mt19937_64 random(TestSeed());
+  constexpr uint64_t kMax = FailingModel::kPages * kPageBytes;
+  FailingModel model;
+  for (int step = 0; step < 8'000; ++step) {
+    uint64_t offset = random() % kMax;
+    uint64_t length = std::min(1 + random() % (random() % 4 == 0 ? 20 * kPageBytes : 2 * kPageBytes), kMax - offset);
+    switch (random() % 8) {
+      case 0:
+      case 1:
+      case 2: {
+        // The kernel writes pages back, the last one up to the end of the file.
+        offset = RoundDown(offset, kPageBytes);
+        if (random() % 3 != 0 || offset + length < model.bytes.size()) length = RoundUp(length, kPageBytes);
+        const std::string data(length, static_cast<char>('a' + step % 26));
+        model.GrowTo(offset + length);
+        if (random() % 3 == 0) {
+          const bool full = random() % 2 == 0;
+          const absl::Status failure = full ? absl::ResourceExhaustedError("full") : absl::UnavailableError("away");
+          ASSERT_EQ(FailToWriteBack(offset, data, failure), ErrnoOf(failure));
+          for (uint64_t at = offset; at < offset + length; at += kPageBytes) model.failed[at / kPageBytes] = true;
+        } else {
+          ASSERT_EQ(WriteBack(offset, data), Errno::kOk);
+          model.Put(offset, data);
+        }
+        break;
+      }
+      case 3: {
+        if (random() % 2 == 0) offset = RoundDown(offset, kChunkBytes), length = RoundUp(length, kChunkBytes);
+        const std::string data(length, static_cast<char>('A' + step % 26));
+        const Errno error = Write(offset, data);
+        if (!Ok(error)) {
+          ASSERT_EQ(error, Err(EIO));
+          ASSERT_TRUE(model.AnyFailed(offset, offset + 1) || model.AnyFailed(offset + length - 1, offset + length));
+          break;
+        }
+        model.GrowTo(offset + length);
+        model.Put(offset, data);
+        break;
+      }
+      case 4:
+        offset = std::max<uint64_t>(offset, 1);  // a file that is freed would have full writes tried again
+        ASSERT_EQ(file_->Truncate(offset), Errno::kOk);
+        model.Truncate(offset);
+        break;
+      case 5:
+        ASSERT_EQ(file_->PunchHole(offset, length), Errno::kOk);
+        for (uint64_t i = offset; i < std::min<uint64_t>(offset + length, model.bytes.size()); ++i) {
+          model.bytes[i] = '\0';
+        }
+        model.Renew(offset, offset + length);
+        break;
+      default: {
+        const std::string bytes = offset < model.bytes.size() ? model.bytes.substr(offset, length) : "";
+        ASSERT_EQ(Read(offset, length), model.AnyFailed(offset, offset + length) ? absl::StrCat("errno ", EIO) : bytes);
+      }
+    }
+    ASSERT_EQ(file_->size(), model.bytes.size()) << step;
+    for (uint64_t page = 0; page * kPageBytes < model.bytes.size(); ++page) {
+      uint64_t found = 0;
+      if (!model.failed[page]) continue;
+      ASSERT_EQ(file_->SeekData(page * kPageBytes, &found), Errno::kOk);
+      ASSERT_EQ(found, page * kPageBytes) << "a page that has failed is data";
+    }
+  }
+  ASSERT_EQ(file_->Truncate(0), Errno::kOk);
+  EXPECT_EQ(store_.failed_pages()->runs(), 0u);
+}
+
 TEST(MemoryStoreTest, AReservationIsWholeOrNothing) {
   auto store = NewMemoryStore(kMiB);
   auto file = store->Create().value();
@@ -332,6 +643,20 @@ TEST_F(SmallMountTest, TheLimitHolds) {
   EXPECT_EQ(FreeBytes(), kMiB / 2);
   EXPECT_EQ(Write(kMiB, std::string(kMiB / 2, 'y')), Errno::kOk);
   EXPECT_EQ(file_->Allocate(0, uint64_t{1} << 61, true), Err(ENOSPC));
+}
+
+TEST_F(SmallMountTest, WhatFindsNoRoomIsAnErrorAndNotAHole) {
+  const std::string error = absl::StrCat("errno ", EIO);
+  EXPECT_EQ(WriteBack(0, std::string(kMiB, 'x')), Errno::kOk);
+  EXPECT_EQ(WriteBack(kMiB, std::string(kMiB, 'y')), Err(ENOSPC));
+  EXPECT_EQ(file_->size(), 2 * kMiB);
+  EXPECT_EQ(Read(kMiB, 10), error);
+  EXPECT_EQ(Read(2 * kMiB - 10, 10), error);
+  EXPECT_EQ(Read(0, kMiB), std::string(kMiB, 'x'));
+  EXPECT_EQ(file_->Truncate(kMiB), Errno::kOk);
+  EXPECT_EQ(file_->Truncate(2 * kMiB), Errno::kOk);
+  EXPECT_EQ(Read(kMiB, 10), std::string(10, '\0')) << "that is a hole";
+  EXPECT_EQ(FreeBytes(), 0u);
 }
 
 TEST_F(SmallMountTest, AnAllocationThatComesTooLateKeepsNothingReserved) {

@@ -2,6 +2,7 @@
 #define NRAM_FSD_FILE_IO_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "absl/types/span.h"
@@ -14,6 +15,10 @@
 namespace nram {
 
 class FileData;
+
+// Where a write comes from. A writer waits for its result. From the page cache, the kernel writes bytes whose
+// writer has been told that they are written: if that fails, the pages are errors from then on (fsd/failed_pages.h).
+enum class WriteOrigin : uint8_t { kWriter, kPageCache };
 
 // Bytes with a page's worth of memory before and behind them that may be overwritten, so that a write can be rounded
 // out to whole units of its store in place.
@@ -35,6 +40,8 @@ class FileIo : public BlockIo, private Reclaimer::Waiter {
 
   // Call it when a write has just ended: false if FileData::NoteDirectWrite of its file would say kNothing.
   bool MayBeCached() const;
+  // Of the last write.
+  WriteOrigin origin() const { return origin_; }
 
  protected:
   // Runs once for each operation that was started, on any thread, perhaps before its start has returned. Nothing
@@ -51,6 +58,7 @@ class FileIo : public BlockIo, private Reclaimer::Waiter {
   FileData* file_ = nullptr;
   BlockFile* stored_ = nullptr;      // the file's; it stays while the operation holds the file's gate
   bool tried_again_ = false;         // a write for which there was no room
+  WriteOrigin origin_ = WriteOrigin::kWriter;
   absl::Span<const std::byte> got_;  // of a read that ends well
 };
 

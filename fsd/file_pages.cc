@@ -16,7 +16,10 @@ constexpr uint64_t EndPage(uint64_t end) { return (end + kPageBytes - 1) / kPage
 
 }  // namespace
 
-FilePages::~FilePages() { store_->quota()->Return(pages_.size()); }
+FilePages::~FilePages() {
+  store_->quota()->Return(pages_.size());
+  if (has_promises_) store_->promises()->Remove(this, 0, PageSet::kNone);
+}
 
 uint64_t FilePages::Count() const {
   GateLock lock(&mu_);
@@ -60,21 +63,89 @@ Errno FilePages::Take(uint64_t offset, uint64_t end, BlockFile** stored) {
   NRAM_RETURN_IF_ERRNO(MakeStoredLocked());
   const uint64_t missing = end_page - first_page - pages_.Count(first_page, end_page);
   if (missing > 0) {
-    if (!store_->quota()->TryTake(missing)) return Err(ENOSPC);
+    if (!store_->MayGrow(missing) || !store_->quota()->TryTake(missing)) return Err(ENOSPC);
     pages_.Add(first_page, end_page);
   }
   *stored = stored_.get();
   return Errno::kOk;
 }
 
-uint64_t FilePages::Return(uint64_t offset, uint64_t end) {
+void FilePages::NoteUsed(uint64_t offset, uint64_t end) {
+  if (!has_promises_.load(std::memory_order_relaxed)) return;
+  GateLock lock(&mu_);
+  if (has_promises_) has_promises_ = store_->promises()->Remove(this, FirstPage(offset), EndPage(end));
+}
+
+void FilePages::Return(uint64_t offset, uint64_t end) {
   const uint64_t first_page = EndPage(offset);
   const uint64_t end_page = FirstPage(end);
-  if (first_page >= end_page) return 0;
+  if (first_page >= end_page) return;
   GateLock lock(&mu_);
-  const uint64_t returned = pages_.Remove(first_page, end_page);
-  store_->quota()->Return(returned);
-  return returned;
+  store_->quota()->Return(pages_.Remove(first_page, end_page));
+}
+
+bool FilePages::NeedsRoom(uint64_t offset, uint64_t end) const {
+  if (!has_promises_.load(std::memory_order_relaxed)) return false;
+  const uint64_t first_page = FirstPage(offset);
+  const uint64_t end_page = EndPage(end);
+  GateLock lock(&mu_);
+  return pages_.Count(first_page, end_page) < end_page - first_page;
+}
+
+Errno FilePages::Reserve(uint64_t offset, uint64_t end) {
+  const uint64_t end_page = EndPage(end);
+  BlockFile* stored = nullptr;
+  NRAM_RETURN_IF_ERRNO(MakeStored(&stored));
+  Errno error = Errno::kOk;
+  PageSet reserved;
+  for (uint64_t page = FirstPage(offset); Ok(error) && page < end_page;) {
+    const uint64_t from = NextOut(page);
+    if (from >= end_page) break;
+    const uint64_t until = std::min(end_page, NextIn(from));
+    error = ErrnoOf(stored->Reserve(from * kPageBytes, (until - from) * kPageBytes));
+    if (Ok(error)) reserved.Add(from, until);
+    page = until;
+  }
+  if (Ok(error)) error = Promise(reserved);
+  if (Ok(error)) return error;
+  reserved.ForEachRun(0, PageSet::kNone, [stored](uint64_t from, uint64_t to) {
+    stored->Unreserve(from * kPageBytes, (to - from) * kPageBytes);
+  });
+  return error;
+}
+
+Errno FilePages::Promise(const PageSet& pages) {
+  GateLock lock(&mu_);
+  NRAM_RETURN_IF_ERRNO(TakeAllLocked(pages));
+  if (pages.empty() || store_->keeps_room()) return Errno::kOk;
+  store_->promises()->Add(this, pages);
+  has_promises_ = has_room_ = true;
+  return Errno::kOk;
+}
+
+PageSet FilePages::Promised(uint64_t offset, uint64_t end) const {
+  if (!has_promises_.load(std::memory_order_relaxed)) return {};
+  return store_->promises()->Find(this, FirstPage(offset), EndPage(end));
+}
+
+void FilePages::BreakLocked(uint64_t first_page, uint64_t end_page) {
+  if (!has_room_ || first_page >= end_page) return;
+  BlockFile* const stored = stored_.get();
+  if (has_promises_) {
+    const PageSet promised = store_->promises()->Find(this, first_page, end_page);
+    promised.ForEachRun(0, PageSet::kNone, [stored](uint64_t from, uint64_t to) {
+      stored->Unreserve(from * kPageBytes, (to - from) * kPageBytes);
+    });
+    has_promises_ = store_->promises()->Remove(this, first_page, end_page);
+  }
+  if (has_promises_) return;
+  stored->UnreserveAll();
+  has_room_ = false;
+}
+
+void FilePages::Break(uint64_t offset, uint64_t end) {
+  GateLock lock(&mu_);
+  BreakLocked(EndPage(offset), FirstPage(end));
 }
 
 BlockFile* FilePages::stored() const {
@@ -85,22 +156,28 @@ BlockFile* FilePages::stored() const {
 CloneFile* FilePages::MakeClone() {
   GateLock lock(&mu_);
   if (stored_ == nullptr || stored_->AsClone() == nullptr) {
-    stored_ = std::make_unique<CloneFile>(store_->blocks(), store_->reclaimer(), std::move(stored_), pages_);
+    stored_ =
+        std::make_unique<CloneFile>(store_->blocks(), store_->reclaimer(), std::move(stored_), pages_, has_promises_);
   }
   return stored_->AsClone();
 }
 
 Errno FilePages::TakeAll(const PageSet& pages) {
   GateLock lock(&mu_);
+  return TakeAllLocked(pages);
+}
+
+Errno FilePages::TakeAllLocked(const PageSet& pages) {
   PageSet missing;
   missing.AddAll(pages);
   missing.RemoveAll(pages_);
-  if (!store_->quota()->TryTake(missing.size())) return Err(ENOSPC);
+  if (missing.empty()) return Errno::kOk;
+  if (!store_->MayGrow(missing.size()) || !store_->quota()->TryTake(missing.size())) return Err(ENOSPC);
   pages_.AddAll(missing);
   return Errno::kOk;
 }
 
-uint64_t FilePages::ReturnAllBut(const PageSet& kept, uint64_t offset, uint64_t end) {
+void FilePages::ReturnAllBut(const PageSet& kept, uint64_t offset, uint64_t end) {
   const uint64_t end_page = FirstPage(end);
   GateLock lock(&mu_);
   uint64_t returned = 0;
@@ -112,11 +189,17 @@ uint64_t FilePages::ReturnAllBut(const PageSet& kept, uint64_t offset, uint64_t 
     page = to;
   }
   store_->quota()->Return(returned);
-  return returned;
 }
 
 std::unique_ptr<BlockFile> FilePages::TakeStored() {
   GateLock lock(&mu_);
+  if (has_promises_) {
+    // Other files may see pages of a clone's bases, which live on.
+    if (stored_->AsClone() != nullptr) BreakLocked(0, PageSet::kNone);
+    has_promises_ = false;
+    store_->promises()->Remove(this, 0, PageSet::kNone);
+  }
+  has_room_ = false;  // it goes with the stored file
   store_->quota()->Return(pages_.Remove(0, PageSet::kNone));
   return std::move(stored_);
 }

@@ -16,7 +16,11 @@ constexpr uint64_t kCopyBytesMax = 64 * kMiB;  // by one request; the kernel ask
 }  // namespace
 
 Filesystem::Filesystem(BlockStore* blocks, FilesystemOptions options)
-    : free_at_end_(options.free_at_end), store_(blocks, options.bytes_max), names_([&] {
+    : free_at_end_(options.free_at_end),
+      memory_(options.memory_bytes_max, options.heap_bytes),
+      store_(blocks, options.bytes_max, &memory_),
+      names_([&] {
+        options.names.may_grow = [this](uint64_t bytes) { return memory_.TryGrow(bytes); };
         options.names.make_body = [this] { return store_.NewFile(); };
         options.names.bury = [this](std::unique_ptr<FileBody> body) { store_.Bury(std::move(body)); };
         return NewLocalNamespace(std::move(options.names));
@@ -51,7 +55,7 @@ Errno Filesystem::Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, W
   FileData* data = nullptr;
   NRAM_RETURN_IF_ERRNO(Data(inode, &data));
   if (notes.for_page_cache) data->NoteCached();
-  NRAM_RETURN_IF_ERRNO(data->Write(offset, bytes));
+  NRAM_RETURN_IF_ERRNO(data->Write(offset, bytes, notes.origin));
   if (notes.touch || set_id != SetIdBits::kKeep) NoteChange(inode, set_id);
   return Errno::kOk;
 }
@@ -67,7 +71,7 @@ bool Filesystem::StartWrite(InodeNumber inode, uint64_t offset, size_t size, Wri
   FileData* data = nullptr;
   if (!Ok(Data(inode, &data))) return false;
   if (notes.for_page_cache) data->NoteCached();
-  return data->StartWrite(io, offset, size);
+  return data->StartWrite(io, offset, size, notes.origin);
 }
 
 FileData::Stale Filesystem::NoteDirectWrite(InodeNumber inode, uint32_t* token) {
@@ -97,8 +101,7 @@ Errno Filesystem::Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_
   if (kind == FALLOC_FL_PUNCH_HOLE && keep_size) {
     NRAM_RETURN_IF_ERRNO(data->PunchHole(offset, length));
   } else if (kind == FALLOC_FL_ZERO_RANGE) {
-    NRAM_RETURN_IF_ERRNO(data->PunchHole(offset, length));
-    NRAM_RETURN_IF_ERRNO(data->Allocate(offset, length, keep_size));
+    NRAM_RETURN_IF_ERRNO(data->Allocate(offset, length, keep_size, FileData::Contents::kZeros));
   } else if (kind == 0) {
     NRAM_RETURN_IF_ERRNO(data->Allocate(offset, length, keep_size));
   } else {

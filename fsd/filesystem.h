@@ -15,6 +15,7 @@
 #include "fsd/errno.h"
 #include "fsd/file_copy.h"
 #include "fsd/file_data.h"
+#include "fsd/memory_bound.h"
 #include "fsd/namespace.h"
 
 namespace nram {
@@ -30,10 +31,13 @@ struct WriteNotes {
   bool for_page_cache = false;  // the kernel keeps the bytes in its page cache
   // The file's times are now. Not if the kernel writes its page cache back: it keeps the times itself then.
   bool touch = true;
+  WriteOrigin origin = WriteOrigin::kWriter;
 };
 
 struct FilesystemOptions {
   uint64_t bytes_max = UINT64_MAX;
+  uint64_t memory_bytes_max = 0;                     // of this process (MemoryBound); 0: no bound
+  std::function<uint64_t()> heap_bytes = HeapBytes;  // likewise; another one is for tests
   bool free_at_end = true;  // the files that are left when it ends; not needed if the store does so by itself
   LocalNamespaceOptions names;
 };
@@ -59,6 +63,7 @@ class Filesystem {
   void ReadEnded(InodeNumber inode) { names_->TouchAccess(inode); }
   void WriteEnded(InodeNumber inode) { names_->TouchData(inode, SetIdBits::kKeep); }
   FileStore* store() { return &store_; }
+  const MemoryBound& memory() const { return memory_; }
   // For a write past the page cache that has ended (FileData::NoteDirectWrite, FileData::NoteDropped).
   FileData::Stale NoteDirectWrite(InodeNumber inode, uint32_t* token);
   void NoteDropped(InodeNumber inode, uint32_t token);
@@ -92,6 +97,7 @@ class Filesystem {
   void NoteChange(InodeNumber inode, SetIdBits set_id);
 
   const bool free_at_end_;
+  MemoryBound memory_;
   FileStore store_;
   std::function<void(InodeNumber)> on_set_id_dropped_;
   const std::unique_ptr<Namespace> names_;  // after store_: it buries its files there when it goes away

@@ -2,7 +2,28 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+
 namespace nram {
+
+int ChooseRequestTimeout(int own_s, int site_default_s, int site_max_s) {
+  constexpr int kLongestS = UINT16_MAX;  // that the reply can tell of
+  if (site_max_s > 0) return own_s > 0 ? std::min(own_s, site_max_s) : std::min(site_max_s, kLongestS);
+  return own_s > 0 || site_default_s == 0 ? own_s : kLongestS;
+}
+
+bool KernelFindsHoles(absl::string_view release) {
+  const std::vector<absl::string_view> numbers = absl::StrSplit(release, absl::ByAnyChar(".-+"));
+  int major = 0, minor = 0;
+  return numbers.size() >= 2 && absl::SimpleAtoi(numbers[0], &major) && absl::SimpleAtoi(numbers[1], &minor) &&
+         std::pair(major, minor) >= std::pair(6, 16);
+}
 
 double FuseAdapter::AttrSeconds(const InodeAttr& attr) const {
   // The kernel writes back without asking again how many blocks the file takes then.
@@ -36,6 +57,7 @@ bool FuseAdapter::HandleUnknown(int fd, const FuseWorker& worker, size_t bytes) 
     out.nlink = static_cast<uint32_t>(attr.st_nlink);
     out.uid = attr.st_uid;
     out.gid = attr.st_gid;
+    out.blocks = options_.writeback ? 1 : 0;  // as for other files without data (fuse_operations.cc)
     out.blksize = static_cast<uint32_t>(attr.st_blksize);
     out.atime = static_cast<uint64_t>(attr.st_atim.tv_sec);
     out.mtime = static_cast<uint64_t>(attr.st_mtim.tv_sec);

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 
+#include "absl/strings/string_view.h"
 #include "fsd/filesystem.h"
 #include "fsd/fuse_worker.h"
 #include "fsd/kernel_cache.h"
@@ -24,7 +25,18 @@ struct FuseAdapterOptions {
   unsigned background_max = 12;
   // The kernel ends a mount whose daemon has left a request unanswered for this time; 0: never. Linux 6.15 and later.
   int request_timeout_s = 0;
+  // Whether lseek finds holes (KernelFindsHoles). If not, all of a file is data.
+  bool finds_holes = true;
 };
+
+// The limit for one request that a mount asks the kernel for, in seconds, 0 for none. A mount has its own
+// `own_s`. If the site limits all mounts (fs.fuse.default_request_timeout, fs.fuse.max_request_timeout; 0: it does
+// not), one without a limit asks for the longest that it may have. The kernel never gives more than `site_max_s`.
+int ChooseRequestTimeout(int own_s, int site_default_s, int site_max_s);
+
+// Whether Linux of this release ("6.1.0-37-amd64") writes pages back so that the daemon can wait for those on their way
+// (6.16). Before, the daemon may take such a page for a hole. False: not a release.
+bool KernelFindsHoles(absl::string_view release);
 
 // The callbacks' user data. Thread-safe.
 class FuseAdapter {
@@ -56,6 +68,7 @@ class FuseAdapter {
   }
   // Ends the cache's threads (KernelCache::Stop).
   void StopAside() { cache_.Stop(); }
+  void StopWriteThrough() { cache_.StopWriteThrough(); }
   // Waits until no small request is under way (SmallRequests::AwaitAll).
   void AwaitSmall() { small_.AwaitAll(); }
 

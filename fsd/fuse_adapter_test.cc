@@ -16,9 +16,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/sync.h"
 #include "base/test_seed.h"
+#include "fsd/fuse_mount.h"
 #include "gtest/gtest.h"
 
 namespace nram {
@@ -60,6 +62,85 @@ TEST(FuseAdapterTest, ArbitraryRequestsGetOneReplyOrNone) {
     made += out.error == 0;
   }
   EXPECT_EQ(made, 99) << "as many as there may be inodes beside the root";
+}
+
+TEST(FuseAdapterTest, ASitesLimitForRequestsIsAsLongAsItMayBe) {
+  EXPECT_EQ(ChooseRequestTimeout(0, 0, 0), 0) << "no limit";
+  EXPECT_EQ(ChooseRequestTimeout(60, 0, 0), 60);
+  EXPECT_EQ(ChooseRequestTimeout(0, 20, 0), 65'535) << "the default is for mounts that ask for nothing";
+  EXPECT_EQ(ChooseRequestTimeout(60, 20, 0), 60);
+  EXPECT_EQ(ChooseRequestTimeout(0, 20, 100), 100);
+  EXPECT_EQ(ChooseRequestTimeout(60, 20, 100), 60);
+  EXPECT_EQ(ChooseRequestTimeout(60, 0, 30), 30) << "the kernel gives no more";
+}
+
+TEST(FuseMountTest, ASubvolumeIsNoMount) {
+  EXPECT_FALSE(IsMountedOn({.device = 5, .mount = 30}, {.device = 5, .mount = 30}));
+  EXPECT_TRUE(IsMountedOn({.device = 6, .mount = 31}, {.device = 5, .mount = 30}));
+  EXPECT_FALSE(IsMountedOn({.device = 6, .mount = 30}, {.device = 5, .mount = 30})) << "as of btrfs";
+  EXPECT_TRUE(IsMountedOn({.device = 6}, {.device = 5})) << "the mounts are unknown";
+  EXPECT_FALSE(IsMountedOn({.device = 5}, {.device = 5}));
+}
+
+TEST(FuseAdapterTest, TheKernelsThatSayWhenAPageIsWrittenBack) {
+  for (const char* release : {"6.16.0", "6.16", "6.18.44-fc-v595", "6.16-rc1", "7.0.1", "10.2.0+"}) {
+    EXPECT_TRUE(KernelFindsHoles(release)) << release;
+  }
+  for (const char* release : {"6.1.0-37-amd64", "6.12.43+deb13-amd64", "6.15.9", "5.20.1", "", "6", "x.16", "6.x"}) {
+    EXPECT_FALSE(KernelFindsHoles(release)) << release;
+  }
+}
+
+TEST(WriteThroughTest, FromTheMarginOnUntilThereIsRoomForSomeTime) {
+  WriteThroughRule rule(100);
+  EXPECT_FALSE(rule.Decide(1'000, false));
+  EXPECT_FALSE(rule.Decide(100, false)) << "the margin itself is enough";
+  EXPECT_TRUE(rule.Decide(99, false));
+  EXPECT_TRUE(rule.Decide(199, false)) << "not yet twice";
+  for (int round = 0; round < 2; ++round) {
+    for (int look = 1; look < WriteThroughRule::kCalmLooks; ++look) EXPECT_TRUE(rule.Decide(200, false)) << look;
+    EXPECT_EQ(rule.Decide(round == 0 ? 150 : 200, false), round == 0);
+  }
+  // The news of a pool's room may be old: a write that finds none knows better.
+  EXPECT_TRUE(rule.Decide(1'000, true));
+  for (int look = 1; look < WriteThroughRule::kCalmLooks; ++look) EXPECT_TRUE(rule.Decide(1'000, false)) << look;
+}
+
+TEST(WriteThroughTest, TheKernelIsAskedOncePerChangeAndNotAgainOnceItRefuses) {
+  for (const bool refuses : {false, true}) {
+    std::atomic<uint64_t> room{1'000 * kMiB};
+    Mutex mu;
+    CondVar changed;
+    std::vector<bool> asked;
+    WriteThrough through(
+        100 * kMiB, [&] { return room.load(); },
+        [&](bool on) {
+          MutexLock lock(&mu);
+          asked.push_back(on);
+          changed.SignalAll();
+          return !refuses;
+        });
+    const auto await = [&](size_t count) {
+      const int64_t deadline_ns = DeadlineAfterMs(60'000);
+      MutexLock lock(&mu);
+      while (asked.size() < count && changed.WaitUntil(&mu, deadline_ns)) {
+      }
+      EXPECT_EQ(asked.size(), count);
+    };
+    through.NoteWritten(WriteThrough::kLookBytes);
+    room = 99 * kMiB;
+    through.NoteWritten(WriteThrough::kLookBytes - 1);
+    await(0);
+    through.NoteWritten(1);
+    await(1);
+    for (int i = 0; i < 10; ++i) through.NoteFull();
+    room = 1'000 * kMiB;
+    for (int i = 0; i < 2 * WriteThroughRule::kCalmLooks; ++i) through.NoteWritten(WriteThrough::kLookBytes);
+    if (!refuses) await(2);
+    through.Stop();
+    through.NoteFull();
+    EXPECT_EQ(asked, refuses ? std::vector<bool>{true} : (std::vector<bool>{true, false}));
+  }
 }
 
 // A store that keeps the asynchronous operations until the test ends them.

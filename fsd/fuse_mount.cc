@@ -13,17 +13,27 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/host/host_memory.h"
 #include "base/status.h"
+#include "base/units.h"
 
 namespace nram {
 namespace {
+
+constexpr uint64_t kDirtyPercentMax = 20;  // of the machine's dirty memory, for one mount
+constexpr uint64_t kMarginMin = 64 * kMiB;
+constexpr uint64_t kMarginPart = 8;  // of a small mount: the margin is no more than this part
 
 // Adds to the reply to the kernel's first message the features that the kernel offers and libfuse 3.14 does not know.
 // Only to that reply: later, a worker's buffer may hold another request than the one that is answered.
@@ -51,6 +61,37 @@ ssize_t WriteReply(int fd, iovec* pieces, int count, void* adapter) {
 
 ssize_t ReadRequest(int fd, void* buffer, size_t size, void*) { return read(fd, buffer, size); }
 
+// Calls `run`, and returns the text that this process and the programs that it starts write to standard error
+// meanwhile. The text goes there as well, afterwards. "": nothing, or there is no descriptor for a pipe.
+std::string HearStderr(absl::FunctionRef<void()> run) {
+  int ends[2];
+  const UniqueFd before(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
+  // The pipe is read afterwards. Does not block: a full pipe loses text, and holds up no thread that writes to its log.
+  const bool hears = before.valid() && pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0;
+  if (hears) {
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+  }
+  run();
+  if (!hears) return "";
+  dup2(before.get(), STDERR_FILENO);
+  const UniqueFd from(ends[0]);
+  std::string said;
+  char buffer[4096];
+  for (ssize_t n; (n = read(from.get(), buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
+  (void)!write(STDERR_FILENO, said.data(), said.size());
+  return said;
+}
+
+// The reason that fusermount3 gives in its last line, among others' lines; "": it gives none.
+std::string ReasonOfFusermount(absl::string_view said) {
+  std::string reason;
+  for (absl::string_view line : absl::StrSplit(said, '\n')) {
+    if (absl::ConsumePrefix(&line, "fusermount3: ")) reason = std::string(line);
+  }
+  return reason;
+}
+
 // libfuse prints the reason when a mount fails. All of it goes to the log, and the last line into the error.
 thread_local std::string last_fuse_message;
 void LogFuse(fuse_log_level level, const char* format, va_list args) {
@@ -61,11 +102,21 @@ void LogFuse(fuse_log_level level, const char* format, va_list args) {
   LOG(WARNING) << last_fuse_message;
 }
 
-// The device that is mounted at `directory`; 0: unknown. Does not ask the daemon behind it.
-dev_t DeviceAt(const std::string& directory) {
+// Unknown parts are 0. Does not ask the daemon behind the directory.
+DirectoryPlace PlaceOf(const std::string& directory) {
   struct statx attr;
-  if (statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &attr) != 0) return 0;
-  return makedev(attr.stx_dev_major, attr.stx_dev_minor);
+  if (statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, STATX_MNT_ID, &attr) != 0) return {};
+  return {.device = makedev(attr.stx_dev_major, attr.stx_dev_minor),
+          .mount = (attr.stx_mask & STATX_MNT_ID) != 0 ? attr.stx_mnt_id : 0};
+}
+
+// The most of this machine's memory that may be dirty: vm.dirty_bytes, or vm.dirty_ratio of all memory.
+uint64_t DirtyBytesMax() {
+  uint64_t bytes = 0, percent = 20;
+  std::ifstream("/proc/sys/vm/dirty_bytes") >> bytes;
+  std::ifstream("/proc/sys/vm/dirty_ratio") >> percent;
+  const auto memory = ReadHostMemory();
+  return bytes > 0 ? bytes : memory.ok() ? memory->total_bytes / 100 * percent : 0;
 }
 
 void WriteSetting(const std::string& path, uint64_t value) {
@@ -75,6 +126,11 @@ void WriteSetting(const std::string& path, uint64_t value) {
 
 }  // namespace
 
+bool IsMountedOn(const DirectoryPlace& directory, const DirectoryPlace& above) {
+  const bool same_mount = directory.mount != 0 && directory.mount == above.mount;
+  return directory.device != above.device && !same_mount;
+}
+
 FuseMount::FuseMount(Filesystem* filesystem, const FuseMountOptions& options)
     : options_(options), filesystem_(filesystem), adapter_(filesystem, options.adapter) {}
 
@@ -83,8 +139,17 @@ absl::StatusOr<std::unique_ptr<FuseMount>> FuseMount::Start(Filesystem* filesyst
   std::unique_ptr<FuseMount> mount(new FuseMount(filesystem, options));
   NRAM_RETURN_IF_ERROR(mount->CheckDirectory());
   NRAM_RETURN_IF_ERROR(mount->Mount());
-  mount->workers_ = std::make_unique<FuseWorkers>(&mount->adapter_, mount->session_, options.threads, options.fast_wake,
-                                                  options.poller);
+  mount->WatchRoom();
+  mount->workers_ =
+      std::make_unique<FuseWorkers>(&mount->adapter_, mount->session_, options.fast_wake, options.poller);
+  if (const absl::Status started = mount->workers_->Start(options.threads); !started.ok()) {
+    // A look at the mounted directory would have no answer, so it is taken away without one.
+    mount->workers_ = nullptr;
+    mount->adapter_.StopWriteThrough();
+    fuse_session_unmount(mount->session_);
+    mount->mounted_ = false;
+    return started;
+  }
   mount->TuneDevice();
   return mount;
 }
@@ -99,6 +164,13 @@ absl::Status FuseMount::CheckDirectory() const {
                                    : "";
     return absl::FailedPreconditionError(absl::StrCat(path, ": ", strerror(error), advice));
   };
+  // A daemon that serves the mount may stand still, and is not asked: by a look-up of ".." it would be. A btrfs
+  // subvolume has a device of its own, and is no mount.
+  const DirectoryPlace place = PlaceOf(path), above = PlaceOf(path.substr(0, std::max<size_t>(path.rfind('/'), 1)));
+  if (place.device != 0 && above.device != 0 && IsMountedOn(place, above)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, ": something is mounted there already; unmount it first, with `nram umount` if it is nram's"));
+  }
   struct stat attr;
   if (stat(path.c_str(), &attr) != 0) return failed(errno);
   if (!S_ISDIR(attr.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path, ": is not a directory"));
@@ -107,10 +179,6 @@ absl::Status FuseMount::CheckDirectory() const {
   int entries = 0;
   while (readdir(directory) != nullptr) ++entries;
   closedir(directory);
-  struct stat above;
-  if (stat((path + "/..").c_str(), &above) == 0 && above.st_dev != attr.st_dev) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": something is mounted there already; unmount it first"));
-  }
   if (entries > 2 && !options_.nonempty) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, ": is not empty, and a mount would hide its files; choose another or add --nonempty"));
@@ -146,7 +214,11 @@ absl::Status FuseMount::Mount() {
   if (session_ == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("unknown or invalid mount options: ", last_fuse_message));
   }
-  if (fuse_session_mount(session_, options_.directory.c_str()) != 0) {
+  int result = 0;
+  const std::string said = HearStderr([&] { result = fuse_session_mount(session_, options_.directory.c_str()); });
+  if (result != 0) {
+    const std::string reason = ReasonOfFusermount(said);
+    if (!reason.empty()) last_fuse_message = "fusermount3: " + reason;
     const std::string advice = geteuid() == 0 || access("/usr/bin/fusermount3", X_OK) == 0
                                    ? ""
                                    : "; users other than root need fusermount3 (Debian's package fuse3)";
@@ -155,7 +227,7 @@ absl::Status FuseMount::Mount() {
                      last_fuse_message.empty() ? "fusermount3 refused" : last_fuse_message, advice));
   }
   mounted_ = true;
-  device_ = DeviceAt(options_.directory);
+  device_ = PlaceOf(options_.directory).device;
   adapter_.set_session(session_);
   filesystem_->set_on_set_id_dropped([session = session_](InodeNumber inode) {
     // Drops the attributes only. The writer has the file open and waits, so the inode lives.
@@ -178,8 +250,42 @@ void FuseMount::TuneDevice() {
   if (geteuid() != 0 || stat(options_.directory.c_str(), &attr) != 0) return;
   const std::string device = absl::StrCat("/sys/class/bdi/", major(attr.st_dev), ":", minor(attr.st_dev), "/");
   WriteSetting(device + "read_ahead_kb", options_.readahead_bytes / 1024);
-  // The kernel gives FUSE a hundredth of its dirty memory, in fear of a daemon that does not write.
-  WriteSetting(device + "max_ratio", 20);
+  // The kernel gives FUSE a hundredth of its dirty memory, in fear of a daemon that does not write. A small mount gets
+  // no more than about its margin.
+  const uint64_t dirty_bytes = std::max<uint64_t>(DirtyBytesMax(), 100);
+  WriteSetting(device + "max_ratio", std::clamp<uint64_t>(margin_bytes_ / (dirty_bytes / 100), 1, kDirtyPercentMax));
+}
+
+void FuseMount::WatchRoom() {
+  FileStore* const store = filesystem_->store();
+  const uint64_t dirty_bytes = std::max(DirtyBytesMax() / 100 * kDirtyPercentMax, kMarginMin);
+  margin_bytes_ = std::min(dirty_bytes, store->Capacity().total_bytes / kMarginPart);
+  if (geteuid() != 0 || !options_.adapter.writeback) return;
+  adapter_.cache()->set_write_through(std::make_unique<WriteThrough>(
+      margin_bytes_, [store] { return store->Capacity().free_bytes; },
+      [this](bool through) { return SetSync(through); }));
+}
+
+bool FuseMount::SetSync(bool on) const {
+  const char* const what = on ? "little room is left: writes now wait for the pool, and say if it is full"
+                              : "there is room again: the kernel collects writes";
+  // This waits for the mount itself. If the process dies meanwhile, the kernel ends the mount with the last use of
+  // /dev/fuse: this thread must have none, so it has descriptors of its own from now on, the standard ones alone.
+  if (close_range(3, ~0u, CLOSE_RANGE_UNSHARE) != 0) {
+    LOG(WARNING) << "a full pool is told at fsync and close only: close_range: " << strerror(errno);
+    return false;
+  }
+  // The mount must not be held, or it could not be unmounted.
+  if (PlaceOf(options_.directory).device != device_) return false;
+  const UniqueFd context(fspick(AT_FDCWD, options_.directory.c_str(), FSPICK_CLOEXEC | FSPICK_NO_AUTOMOUNT));
+  if (!context.valid() || fsconfig(context.get(), FSCONFIG_SET_FLAG, on ? "sync" : "async", nullptr, 0) != 0 ||
+      fsconfig(context.get(), FSCONFIG_CMD_RECONFIGURE, nullptr, nullptr, 0) != 0) {
+    LOG(WARNING) << "a full pool is told at fsync and close only: cannot change the mount's option sync: "
+                 << strerror(errno);
+    return false;
+  }
+  LOG(INFO) << options_.directory << ": " << what;
+  return true;
 }
 
 bool FuseMount::ended() const {
@@ -189,7 +295,7 @@ bool FuseMount::ended() const {
 
 void FuseMount::Detach() {
   // Another process may have detached the mount, and mounted something else there since.
-  if (std::exchange(detached_, true) || DeviceAt(options_.directory) != device_) return;
+  if (std::exchange(detached_, true) || PlaceOf(options_.directory).device != device_) return;
   if (geteuid() == 0) {
     umount2(options_.directory.c_str(), MNT_DETACH);
     return;
@@ -216,7 +322,7 @@ void FuseMount::Unmount(int64_t timeout_ms) {
     // end.
     const auto synced = std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC));
     std::thread([directory = options_.directory, device = device_, synced] {
-      if (DeviceAt(directory) == device) {
+      if (PlaceOf(directory).device == device) {
         UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
         if (fd.valid()) syncfs(fd.get());
       }
@@ -247,6 +353,7 @@ FuseMount::~FuseMount() {
     PCHECK(dup2(ends[1], fuse_session_fd(session_)) >= 0);
     close(ends[0]);
     close(ends[1]);
+    adapter_.StopWriteThrough();
     fuse_session_unmount(session_);
   }
   fuse_session_destroy(session_);

@@ -1,6 +1,9 @@
 #ifndef NRAM_FSD_FUSE_MOUNT_H_
 #define NRAM_FSD_FUSE_MOUNT_H_
 
+#include <sys/types.h>
+
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +27,16 @@ struct FuseMountOptions {
   // The pool's; the mount's threads drive it. It must outlive the mount. Null: the files are in no pool.
   Poller* poller = nullptr;
 };
+
+// The place of a directory: its device, and the number of the mount that it is in (0: unknown, before Linux 5.8).
+struct DirectoryPlace {
+  dev_t device = 0;
+  uint64_t mount = 0;
+};
+
+// Whether another filesystem is mounted on a directory, whose parent is `above`. A btrfs subvolume has a device of its
+// own, and is no mount.
+bool IsMountedOn(const DirectoryPlace& directory, const DirectoryPlace& above);
 
 // A filesystem that is mounted. The number of threads bounds its memory (FuseWorker::kMemoryBytes each) and the
 // requests that it has in hand at once, beside the small ones. Not thread-safe.
@@ -49,6 +62,11 @@ class FuseMount {
   // Tells the kernel that files need no opening. As root, also sets read-ahead and the mount's share of the kernel's
   // dirty memory.
   void TuneDevice();
+  // As root, with write-back: looks at the room, and has writes wait for the pool when there is little (WriteThrough).
+  void WatchRoom();
+  // Switches the mount between the options "sync" and "async". The kernel writes back all that is dirty first. Only on
+  // a thread that needs no descriptors: it loses them.
+  bool SetSync(bool on) const;
   // Takes the mount out of the file tree, once.
   void Detach();
 
@@ -58,7 +76,8 @@ class FuseMount {
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
   bool detached_ = false;
-  dev_t device_ = 0;  // the mount's; nothing else has the number while the mount is in use
+  uint64_t margin_bytes_ = 0;  // writes go through if there is less room
+  dev_t device_ = 0;           // the mount's; nothing else has the number while the mount is in use
   std::unique_ptr<FuseWorkers> workers_;
 };
 

@@ -28,11 +28,19 @@ Caller CallerOf(fuse_req_t req) {
 
 void ReplyError(fuse_req_t req, Errno error) { fuse_reply_err(req, Raw(error)); }
 
+// The attributes as the kernel gets them. It does not tell of data that it has not written back yet, and programs such
+// as tar take a file without blocks for a hole, so a file has one at least.
+struct stat StatOf(fuse_req_t req, const InodeAttr& attr) {
+  struct stat told = attr;
+  if (S_ISREG(told.st_mode) && told.st_blocks == 0 && AdapterOf(req)->options().writeback) told.st_blocks = 1;
+  return told;
+}
+
 fuse_entry_param EntryOf(fuse_req_t req, const InodeAttr& attr) {
   fuse_entry_param entry{};
   entry.ino = attr.st_ino;
   entry.generation = attr.generation;
-  entry.attr = attr;
+  entry.attr = StatOf(req, attr);
   entry.attr_timeout = AdapterOf(req)->AttrSeconds(attr);
   entry.entry_timeout = FuseAdapter::kForeverSeconds;
   return entry;
@@ -48,7 +56,8 @@ void ReplyEntry(fuse_req_t req, Errno error, const InodeAttr& attr) {
 
 void ReplyAttr(fuse_req_t req, Errno error, const InodeAttr& attr) {
   if (!Ok(error)) return ReplyError(req, error);
-  fuse_reply_attr(req, &attr, AdapterOf(req)->AttrSeconds(attr));
+  const struct stat told = StatOf(req, attr);
+  fuse_reply_attr(req, &told, AdapterOf(req)->AttrSeconds(attr));
 }
 
 void Init(void* user_data, fuse_conn_info* conn) {
@@ -113,12 +122,18 @@ void SetAttr(fuse_req_t req, fuse_ino_t inode, struct stat* in, int to_set, fuse
   if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) change.mtime = now;
   // The kernel says when set-id bits must go (FATTR_KILL_SUIDGID): with a change of owner, and with a change of size by
   // a user without the right to keep them.
-  if ((FuseWorker::Current()->body<fuse_setattr_in>().valid & FATTR_KILL_SUIDGID) != 0) {
+  const uint32_t valid = FuseWorker::Current()->body<fuse_setattr_in>().valid;
+  if ((valid & FATTR_KILL_SUIDGID) != 0) {
     change.set_id = DropSetIdBits(req, NamesOf(req), inode);
+  } else if ((valid & ~(FATTR_CTIME | FATTR_FH | FATTR_LOCKOWNER)) == 0) {
+    const bool is_chown = (valid & FATTR_CTIME) != 0;
+    const Errno error = DropSetIdBitsByOwner(req, NamesOf(req), inode, is_chown, &change.set_id);
+    if (!Ok(error)) return ReplyError(req, error);
   }
   if (size.has_value()) FuseWorker::Current()->BeforeWaiting();
   InodeAttr attr;
   const Errno error = FilesystemOf(req)->SetAttr(inode, change, size, &attr);
+  if (!Ok(error) && size.has_value()) AdapterOf(req)->cache()->NoteFailedChange(inode);
   ReplyAttr(req, error, attr);
 }
 
@@ -199,9 +214,12 @@ void Write(fuse_req_t req, fuse_ino_t inode, const char* data, size_t size, off_
   // `data` lies in the worker's request buffer, where it has pads.
   const PaddedBytes bytes{reinterpret_cast<std::byte*>(const_cast<char*>(data)), size};
   const uint32_t flags = FuseWorker::Current()->body<fuse_write_in>().write_flags;
-  const bool written_back = (flags & FUSE_WRITE_CACHE) != 0 && AdapterOf(req)->options().writeback;
+  // Without write-back these are of shared mappings, whose times the kernel leaves to the daemon.
+  const bool from_cache = (flags & FUSE_WRITE_CACHE) != 0;
   const bool direct = (flags & FUSE_WRITE_LOCKOWNER) != 0;  // only writes past the page cache have an owner
-  const WriteNotes notes{.for_page_cache = !direct, .touch = !written_back};
+  const WriteNotes notes{.for_page_cache = !direct,
+                         .touch = !from_cache || !AdapterOf(req)->options().writeback,
+                         .origin = from_cache ? WriteOrigin::kPageCache : WriteOrigin::kWriter};
   const bool kill = (flags & FUSE_WRITE_KILL_SUIDGID) != 0;
   const SetIdBits set_id = kill ? DropSetIdBits(req, NamesOf(req), inode) : SetIdBits::kKeep;
   const auto at = static_cast<uint64_t>(offset);
@@ -211,6 +229,7 @@ void Write(fuse_req_t req, fuse_ino_t inode, const char* data, size_t size, off_
   }
   FuseWorker::Current()->BeforeWaiting();
   const Errno error = FilesystemOf(req)->Write(inode, at, bytes, notes, set_id);
+  if (from_cache) AdapterOf(req)->cache()->NoteWriteBack(inode, size, error);
   if (!Ok(error)) return ReplyError(req, error);
   if (direct) return AdapterOf(req)->cache()->ReplyDirectWrite(req, inode, at, size);
   fuse_reply_write(req, size);
@@ -309,11 +328,16 @@ void RemoveXattr(fuse_req_t req, fuse_ino_t inode, const char* name) {
 void Allocate(fuse_req_t req, fuse_ino_t inode, int mode, off_t offset, off_t length, fuse_file_info*) {
   FuseWorker::Current()->BeforeWaiting();
   const SetIdBits set_id = DropSetIdBitsUnlessRoot(req, NamesOf(req), inode);
-  ReplyError(req, FilesystemOf(req)->Allocate(inode, mode, static_cast<uint64_t>(offset), static_cast<uint64_t>(length),
-                                              set_id));
+  const Errno error =
+      FilesystemOf(req)->Allocate(inode, mode, static_cast<uint64_t>(offset), static_cast<uint64_t>(length), set_id);
+  const bool makes_zeros = (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0;
+  if (!Ok(error) && makes_zeros) AdapterOf(req)->cache()->NoteFailedChange(inode);
+  ReplyError(req, error);
 }
 
 void SeekInFile(fuse_req_t req, fuse_ino_t inode, off_t offset, int whence, fuse_file_info*) {
+  // "Not implemented" tells the kernel that all of each file is data, from now on.
+  if (!AdapterOf(req)->options().finds_holes) return ReplyError(req, Err(ENOSYS));
   AdapterOf(req)->cache()->Seek(req, inode, static_cast<uint64_t>(offset), whence);
 }
 
@@ -332,6 +356,7 @@ void CopyFileRange(fuse_req_t req, fuse_ino_t from, off_t from_offset, fuse_file
   // The program waits until there is a reply, whatever signals it gets.
   const Errno error = FilesystemOf(req)->Copy(
       range, FuseWorker::Current()->reply(), set_id, [req] { return fuse_req_interrupted(req) != 0; }, &copied);
+  if (!Ok(error)) AdapterOf(req)->cache()->NoteFailedChange(to);
   if (!Ok(error)) return ReplyError(req, error);
   fuse_reply_write(req, copied);
 }

@@ -24,7 +24,7 @@ constexpr int64_t kSignalAgainMs = 2;
 
 }  // namespace
 
-FuseWorkers::FuseWorkers(FuseAdapter* adapter, fuse_session* session, int threads, FastWake fast_wake, Poller* poller)
+FuseWorkers::FuseWorkers(FuseAdapter* adapter, fuse_session* session, FastWake fast_wake, Poller* poller)
     : adapter_(adapter),
       session_(session),
       fd_(fuse_session_fd(session)),
@@ -38,15 +38,25 @@ FuseWorkers::FuseWorkers(FuseAdapter* adapter, fuse_session* session, int thread
   sigaction(SIGUSR1, &wake, nullptr);
   // The kernel may take a request back between the news of it and the read.
   PCHECK(fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) | O_NONBLOCK) == 0);
-  poller_->Watch(fd_);
+}
+
+absl::Status FuseWorkers::Start(int threads) {
+  if (!poller_->Watch(fd_)) {
+    return absl::ResourceExhaustedError(
+        "the kernel watches no more descriptors for this user (fs.epoll.max_user_watches)");
+  }
   serving_ = static_cast<uint32_t>(threads);
-  parked_.reserve(static_cast<size_t>(threads));
+  {
+    MutexLock lock(&park_mu_);
+    parked_.reserve(static_cast<size_t>(threads));
+  }
   for (int i = 0; i < threads; ++i) {
     Thread* const self = threads_.emplace_back(std::make_unique<Thread>()).get();
     self->owner = this;
     self->thread = std::thread([this, self] { Run(self); });
     pthread_setname_np(self->thread.native_handle(), "nram-fuse");
   }
+  return absl::OkStatus();
 }
 
 FuseWorkers::~FuseWorkers() {
@@ -61,7 +71,7 @@ FuseWorkers::~FuseWorkers() {
     FutexWaitUntil(&serving_, serving, DeadlineAfterMs(kSignalAgainMs));
   }
   for (const auto& thread : threads_) thread->thread.join();
-  poller_->Unwatch();
+  if (!threads_.empty()) poller_->Unwatch();
   std::string counts;
   for (uint32_t i = 0; i < kOpcodesMax; ++i) {
     if (requests_[i] > 0) absl::StrAppend(&counts, " ", i, ":", requests_[i].load());

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/fd.h"
 #include "base/host/wake_latency.h"
 #include "base/poller.h"
@@ -22,9 +23,12 @@ namespace nram {
 class FuseWorkers {
  public:
   // All three must outlive it. `poller` may be null: there are no servers.
-  FuseWorkers(FuseAdapter* adapter, fuse_session* session, int threads, FastWake fast_wake, Poller* poller);
+  FuseWorkers(FuseAdapter* adapter, fuse_session* session, FastWake fast_wake, Poller* poller);
   // Ends the wait for requests, and waits for those in hand.
   ~FuseWorkers();
+
+  // Once. RESOURCE_EXHAUSTED: the kernel watches no more descriptors for this user.
+  absl::Status Start(int threads);
 
   // Readable once the kernel has ended the connection: the mount is unmounted.
   int ended_fd() const { return ended_.get(); }

@@ -7,6 +7,10 @@ void KernelCache::Stop() {
   drops_.Stop();
 }
 
+void KernelCache::StopWriteThrough() {
+  if (through_ != nullptr) through_->Stop();
+}
+
 void KernelCache::Seek(fuse_req_t req, InodeNumber inode, uint64_t offset, int whence) {
   seeks_.Add([this, req, inode, offset, whence](bool stopping) {
     if (stopping) {
@@ -46,6 +50,16 @@ void KernelCache::ReplyDirectWrite(fuse_req_t req, InodeNumber inode, uint64_t o
     --waiting_drops_;
     fuse_reply_write(req, bytes);
   });
+}
+
+void KernelCache::NoteWriteBack(InodeNumber inode, size_t bytes, Errno error) {
+  if (!Ok(error)) DropLater(inode);
+  if (through_ == nullptr) return;
+  if (error == Err(ENOSPC)) {
+    through_->NoteFull();
+  } else if (Ok(error)) {
+    through_->NoteWritten(bytes);
+  }
 }
 
 void KernelCache::DropLater(InodeNumber inode) {

@@ -7,11 +7,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "base/sync.h"
 #include "fsd/aside_thread.h"
 #include "fsd/filesystem.h"
+#include "fsd/write_through.h"
 
 namespace nram {
 
@@ -35,9 +38,21 @@ class KernelCache {
   // Answers an lseek for data or a hole, once the file is written back: pages that only the kernel has are data too.
   void Seek(fuse_req_t req, InodeNumber inode, uint64_t offset, int whence);
 
+  // The kernel has sent `bytes` from the page cache, with this result. It keeps pages that it could not write back as
+  // if it had: the whole file is dropped, soon, after the dirty pages are written back. Does not block.
+  void NoteWriteBack(InodeNumber inode, size_t bytes, Errno error);
+  // A change of the file without its bytes (a truncation, a hole, a copy) has failed, perhaps after a part of it. The
+  // kernel keeps all that it has cached then, so the whole file is dropped, soon. Does not block.
+  void NoteFailedChange(InodeNumber inode) { DropLater(inode); }
+  // Looks at the room from then on; set before the first request.
+  void set_write_through(std::unique_ptr<WriteThrough> through) { through_ = std::move(through); }
+
   // Ends the threads, and answers all that they have left to do and all that comes later at once. Must be called while
   // requests are still served, and before this goes away.
   void Stop();
+  // Ends the looks at the room, and waits for a switch under way: to be called when the kernel has ended the mount, or
+  // that may take as long as it takes to write back all that is dirty.
+  void StopWriteThrough();
 
  private:
   // Has the whole file dropped from the page cache, soon, without waiting for that.
@@ -49,6 +64,7 @@ class KernelCache {
   // reads that hold pages and have no place yet.
   const unsigned waiting_drops_max_;
   fuse_session* session_ = nullptr;
+  std::unique_ptr<WriteThrough> through_;  // null: writes go on as they began
   std::atomic<unsigned> waiting_drops_{0};
 
   // No other lock is taken while this one is held.

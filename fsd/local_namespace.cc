@@ -15,6 +15,9 @@ namespace nram {
 namespace {
 
 constexpr uint64_t kTextBytesPerInode = 1024;  // of all texts, on average
+// The memory that an inode takes with its name and a little data, and a name alone: estimates for the bound.
+constexpr uint64_t kInodeMemory = 700;
+constexpr uint64_t kNameMemory = 128;
 constexpr int64_t kRelatimeSeconds = 24 * 60 * 60;
 
 timespec SystemTime() {
@@ -38,6 +41,7 @@ std::unique_ptr<Namespace> NewLocalNamespace(LocalNamespaceOptions options) {
 LocalNamespace::LocalNamespace(LocalNamespaceOptions options)
     : options_([&] {
         if (!options.now) options.now = SystemTime;
+        if (!options.may_grow) options.may_grow = [](uint64_t) { return true; };
         if (!options.bury) options.bury = [](std::unique_ptr<FileBody>) {};
         options.inodes_max = std::clamp<uint64_t>(options.inodes_max, 1, UINT32_MAX - 1);
         return std::move(options);
@@ -90,12 +94,13 @@ void LocalNamespace::BuryBody(Inode* inode) {
 
 Errno LocalNamespace::TakeText(size_t bytes) {
   if (text_bytes_ + bytes > options_.inodes_max * kTextBytesPerInode) return Err(ENOSPC);
+  if (bytes > 0 && !options_.may_grow(bytes)) return Err(ENOSPC);
   text_bytes_ += bytes;
   return Errno::kOk;
 }
 
 Errno LocalNamespace::NewInode(InodeNumber parent, mode_t mode, const Caller& caller, InodeNumber* number) {
-  if (inodes_ >= options_.inodes_max) return Err(ENOSPC);
+  if (inodes_ >= options_.inodes_max || (parent != 0 && !options_.may_grow(kInodeMemory))) return Err(ENOSPC);
   gid_t gid = caller.gid;
   std::unique_ptr<Xattrs> xattrs;
   if (parent != 0) {
@@ -310,6 +315,7 @@ Errno LocalNamespace::Link(InodeNumber number, InodeNumber parent, absl::string_
   if (inode->link_count >= kLinksMax) return Err(EMLINK);
   Inode* directory = nullptr;
   NRAM_RETURN_IF_ERRNO(FindRoom(parent, name, &directory));
+  if (!options_.may_grow(kNameMemory)) return Err(ENOSPC);
   if (inode->link_count > 0) {
     if (inodes_ >= options_.inodes_max) return Err(ENOSPC);
     ++inodes_;

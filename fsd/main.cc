@@ -8,6 +8,8 @@
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -55,6 +57,20 @@ int Fail(const absl::Status& status, int fd) {
   return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
 }
 
+// A whole number in a file of /proc; 0: there is none.
+int ReadSetting(const char* path) {
+  int value = 0;
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  return text.ok() && absl::SimpleAtoi(*text, &value) ? value : 0;
+}
+
+// Whether this kernel writes back so that lseek can find holes. A test may name the release of another one.
+bool FindsHoles() {
+  if (const char* const release = getenv("NRAM_KERNEL_RELEASE_FOR_TEST")) return KernelFindsHoles(release);
+  utsname names{};
+  return uname(&names) == 0 && KernelFindsHoles(names.release);
+}
+
 // The parts of a running daemon; each stands on those before it.
 struct Daemon {
   std::unique_ptr<Pool> pool;
@@ -91,7 +107,7 @@ absl::StatusOr<std::string> OpenPool(const FsdOptions& options, Daemon* daemon) 
     NRAM_RETURN_IF_ERROR(daemon->pool->PrepareSealers(static_cast<size_t>(options.threads) * kMessagesPerRequest));
   }
   const int copies = static_cast<int>(options.copies);
-  NRAM_RETURN_IF_ERROR(CheckHosts(*daemon->pool, copies));
+  NRAM_RETURN_IF_ERROR(CheckHosts(*daemon->pool, copies, "--copies"));
   daemon->store = NewPoolStore(daemon->pool.get(), {.gc = options.gc, .copies = copies, .keep_room = options.swap});
   // A region of several copies places lost pages anew by itself.
   if (options.swap && copies == 1) daemon->store = NewRelocatingStore(std::move(daemon->store));
@@ -133,6 +149,12 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   if (options.backend != Backend::kPool) {
     filesystem.bytes_max = std::min(filesystem.bytes_max, daemon.store->Capacity().total_bytes);
   }
+  if (!options.swap) {
+    filesystem.memory_bytes_max =
+        options.memory_bytes > 0 ? options.memory_bytes : std::max(ram_bytes / 2, options.LeastMemoryBytes());
+  }
+  // The data itself is in this process too.
+  if (options.backend == Backend::kMemory) filesystem.memory_bytes_max = 0;
   filesystem.names.inodes_max = options.inodes > 0 ? options.inodes : ram_bytes / kPageBytes / 2;
   filesystem.names.root_mode = options.mode != 0 ? options.mode : geteuid() == 0 ? 01777 : 0755;
   filesystem.names.root_uid = geteuid();
@@ -156,9 +178,16 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   if (daemon.pool != nullptr) mount.poller = daemon.pool->poller();
   mount.adapter.background_max = static_cast<unsigned>(std::max<int64_t>(options.threads - 4, 2));
   mount.adapter.writeback = options.writeback && !options.swap;
-  if (options.swap) {
-    mount.adapter.request_timeout_s =
-        static_cast<int>(std::max(options.io_timeout_ms * kSwapRequestDeadlines / 1000, kSwapRequestMinS));
+  mount.adapter.finds_holes = FindsHoles();
+  const int request_s =
+      static_cast<int>(std::max(options.io_timeout_ms * kSwapRequestDeadlines / 1000, kSwapRequestMinS));
+  const int site_max_s = ReadSetting("/proc/sys/fs/fuse/max_request_timeout");
+  mount.adapter.request_timeout_s = ChooseRequestTimeout(
+      options.swap ? request_s : 0, ReadSetting("/proc/sys/fs/fuse/default_request_timeout"), site_max_s);
+  if (site_max_s > 0 && site_max_s < request_s) {
+    LOG(WARNING) << "fs.fuse.max_request_timeout is " << site_max_s << " s: the kernel ends this mount if a request "
+                 << "takes longer, and slow servers may make it take " << request_s
+                 << " s. Raise it (sysctl), or lower --io-timeout-ms";
   }
   // Before the mount: with an address that cannot be had, nothing is mounted.
   NRAM_RETURN_IF_ERROR(StartMetrics(options, &daemon));
@@ -209,17 +238,22 @@ int Serve(const FsdOptions& options, int ready_fd) {
     const absl::Status written = WriteFileAtomically(options.pid_file, absl::StrCat(getpid(), "\n"));
     if (!written.ok()) return Fail(written, ready_fd);
   }
+  bool is_awaited = true;
   if (ready_fd != STDERR_FILENO) {
     // From here on no path is looked up, and no inherited descriptor is read (--pool may have named one).
     (void)!chdir("/");
     for (const int fd : inherited) close(fd);
-    (void)!write(ready_fd, "ok", 2);
+    // An end of the command that waits for this, by Ctrl-C say, is its user's wish to have no mount.
+    is_awaited = write(ready_fd, "ok", 2) == 2;
     close(ready_fd);
   }
   pollfd waiting[] = {{daemon->mount->ended_fd(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
-  while (poll(waiting, 2, -1) < 0) {
+  while (is_awaited && poll(waiting, 2, -1) < 0) {
   }
-  if (waiting[0].revents == 0) {
+  if (!is_awaited) {
+    LOG(INFO) << "unmounting, because the command that asked for the mount has ended";
+    daemon->mount->Unmount(kUnmountTimeoutMs);
+  } else if (waiting[0].revents == 0) {
     signalfd_siginfo info{};
     (void)!read(signals.get(), &info, sizeof info);
     LOG(INFO) << "unmounting on signal " << info.ssi_signo;
@@ -245,9 +279,14 @@ int ServeInBackground(const FsdOptions& options) {
     char buffer[512];
     for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
     if (said == "ok") return 0;
-    std::cerr << (said.empty() ? absl::StrCat("nram-fsd: died while starting; see ", options.log_file, "\n") : said);
-    return 1;
+    if (said.empty()) said = absl::StrCat("nram-fsd: the daemon died while starting; see ", options.log_file, "\n");
+    std::cerr << said;
+    int status = 0;
+    // It has closed its end, so it is about to exit, with Fail's code.
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 2 ? 2 : 1;
   }
+  // Only the command reads: else the daemon would not see that the command has ended.
+  close(ends[0]);
   setsid();
   UniqueFd log(open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!log.valid()) _exit(Fail(ErrnoStatus(errno, absl::StrCat("log file ", options.log_file)), ends[1]));
@@ -276,6 +315,8 @@ int Main(int argc, char** argv) {
     if (!positional.empty()) options.directory = positional[0];
   }
   if (const absl::Status status = options.Validate(); !status.ok()) return Fail(status, STDERR_FILENO);
+  // A slash at the end has the kernel ask the daemon of a mount that is there, which may stand still.
+  while (options.directory.size() > 1 && options.directory.back() == '/') options.directory.pop_back();
   // The daemon leaves its working directory later.
   char resolved[PATH_MAX];
   if (realpath(options.directory.c_str(), resolved) != nullptr) options.directory = resolved;
@@ -297,6 +338,8 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   nram::OpenStandardFds();
+  // A server costs about five, and a shell's limit is often 1024. The unit has the same number.
+  nram::RaiseDescriptorLimit(65'536);
   FLAGS_logtostderr = true;
   google::InitGoogleLogging(argv[0]);
   return nram::Main(argc, argv);

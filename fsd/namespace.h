@@ -138,6 +138,8 @@ struct LocalNamespaceOptions {
   bool touch_directories = true;
   // The clock; the system's if null.
   std::function<timespec()> now;
+  // Asked before names and attributes take about so much more memory; false: ENOSPC. Null: they may.
+  std::function<bool(uint64_t bytes)> may_grow;
   // Makes a file's body; must be set if Body is called.
   std::function<std::unique_ptr<FileBody>()> make_body;
   // Takes the bodies of inodes that have ceased to live, under the namespace's lock. Null: they are destroyed then.

@@ -56,6 +56,10 @@ What
                        (default: repair works a quarter of the time)
   --inodes=N           1..4294967294 files and directories (default: half as many as this
                        machine's RAM has pages)
+  --memory=SIZE        limit on this daemon's own memory: names, attributes and the bookkeeping of
+                       data (docs/design.md). Beyond it, new files and new pages are refused
+                       (ENOSPC); not with --swap (default: half of this machine's memory, or of
+                       the limit of its cgroup)
   --gc, --no-gc        whether servers free the files if this daemon dies (default: yes; with
                        --no-gc they become orphans, which `nram regions --orphans` lists)
   --expendable         the files can be made again: servers may destroy them when their hosts
@@ -113,7 +117,7 @@ example: nram-fsd /mnt/nram --size=4GiB --foreground
 void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
   parser->String("pool", &options->pool);
   parser->Custom("tls-dir", &SetTlsDir);
-  parser->Custom("backend", [options](absl::string_view value) {
+  const auto set_backend = [options](absl::string_view value) {
     if (value == "pool") {
       options->backend = Backend::kPool;
     } else if (value == "memory") {
@@ -124,8 +128,10 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
       return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not accepted: expected pool, memory or null"));
     }
     return absl::OkStatus();
-  });
+  };
+  parser->Custom("backend", set_backend, {"WHERE", "", "pool memory null"});
   parser->ByteSize("size", kMiB, kRegionBytesMax, &options->size_bytes);
+  parser->ByteSize("memory", kMiB, kRegionBytesMax, &options->memory_bytes);
   parser->Custom("inodes", [options](absl::string_view value) {
     if (!absl::SimpleAtoi(value, &options->inodes) || options->inodes < 1 || options->inodes >= UINT32_MAX) {
       return absl::InvalidArgumentError(
@@ -171,8 +177,10 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
     }
     return absl::OkStatus();
   });
-  parser->Custom("spin", [options](absl::string_view value) { return SpinOptions::Parse(value, &options->spin); });
-  parser->Custom("fast-wake", [options](absl::string_view value) { return ParseFastWake(value, &options->fast_wake); });
+  parser->Custom("spin", [options](absl::string_view value) { return SpinOptions::Parse(value, &options->spin); },
+                 {"WHEN", "", "auto off on"});
+  parser->Custom("fast-wake", [options](absl::string_view value) { return ParseFastWake(value, &options->fast_wake); },
+                 {"WHEN", "", "auto on off"});
 }
 
 void FsdOptions::AddMountOption(absl::string_view option) {
@@ -183,6 +191,8 @@ void FsdOptions::AddMountOption(absl::string_view option) {
     mount_options.emplace_back(option);
   }
 }
+
+uint64_t FsdOptions::LeastMemoryBytes() const { return (64 + 4 * static_cast<uint64_t>(threads)) * kMiB; }
 
 absl::Status FsdOptions::Validate() const {
   if (directory.empty()) return absl::InvalidArgumentError("expected a directory, as in nram-fsd /mnt/nram");
@@ -201,6 +211,14 @@ absl::Status FsdOptions::Validate() const {
   if (backend != Backend::kPool && expendable) {
     return absl::InvalidArgumentError("--expendable needs --backend=pool");
   }
+  if (memory_bytes > 0 && swap) {
+    return absl::InvalidArgumentError("--memory and --swap contradict each other: swap's memory is set at the start");
+  }
+  if (memory_bytes > 0 && memory_bytes < LeastMemoryBytes()) {
+    return absl::InvalidArgumentError(absl::StrCat("--memory=", FormatByteSize(memory_bytes), " is too little for ",
+                                                   threads, " threads: expected ", LeastMemoryBytes() / kMiB,
+                                                   "M or more"));
+  }
   if (expendable && swap) {
     return absl::InvalidArgumentError(
         "--expendable and --swap contradict each other: swapped-out pages cannot be made again");
@@ -218,8 +236,7 @@ absl::Status FsdOptions::Validate() const {
     }
   }
   if (swap && backend == Backend::kNull) {
-    return absl::InvalidArgumentError(
-        "--backend=null discards all data and cannot hold swap: expected pool or memory");
+    return absl::InvalidArgumentError("--backend=null discards all data and cannot hold swap: expected pool or memory");
   }
   return absl::OkStatus();
 }
@@ -236,7 +253,11 @@ absl::StatusOr<FsdOptions> FsdOptions::ParseMountHelper(const std::vector<std::s
   std::vector<std::string> words, flags, kernel;
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i] != "-o") {
-      if (!absl::StartsWith(args[i], "-")) words.push_back(args[i]);
+      if (args[i] == "-N" || args[i] == "-t") {
+        ++i;  // a namespace, which mount(8) has entered, and the type
+      } else if (!absl::StartsWith(args[i], "-")) {
+        words.push_back(args[i]);
+      }
       continue;  // -s, -f, -n, -v: nothing to do
     }
     if (++i == args.size()) return absl::InvalidArgumentError("-o needs options after it");

@@ -24,8 +24,9 @@ struct FsdOptions {
   std::string directory;
   std::string pool;  // "": the one that commands find
   Backend backend = Backend::kPool;
-  uint64_t size_bytes = 0;  // 0: as much as the store has
-  uint64_t inodes = 0;      // 0: one for every two pages of this machine's RAM, as tmpfs has it
+  uint64_t size_bytes = 0;    // 0: as much as the store has
+  uint64_t memory_bytes = 0;  // of the daemon's own memory; 0: half of this machine's, or of its cgroup's limit
+  uint64_t inodes = 0;        // 0: one for every two pages of this machine's RAM, as tmpfs has it
   bool gc = true;
   int64_t copies = 1;               // of each page, on servers of different hosts: 1 to 4
   std::optional<bool> seal;         // empty: $NRAM_SEAL, else where some server is another machine's, and for swap
@@ -53,10 +54,12 @@ struct FsdOptions {
   FastWake fast_wake = FastWake::kAuto;
 
   absl::Status Validate() const;
+  // The least that --memory may be: the requests' buffers, and as much again for the rest of the daemon.
+  uint64_t LeastMemoryBytes() const;
   // A flag for each field. `options` must outlive the parser.
   static void Register(FsdOptions* options, ArgParser* parser);
-  // Parses what mount(8) hands to its helpers: SOURCE DIR [-sfnv] [-o OPTIONS]. SOURCE is the pool ("nram" and "none":
-  // the one that commands find). OPTIONS are the flags without dashes, and the kernel's own.
+  // Parses what mount(8) hands to its helpers: SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]. SOURCE is the
+  // pool ("nram" and "none": the one that commands find). OPTIONS are the flags without dashes, and the kernel's own.
   static absl::StatusOr<FsdOptions> ParseMountHelper(const std::vector<std::string>& args);
   static const char* Help();
 

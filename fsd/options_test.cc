@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/units.h"
 #include "gtest/gtest.h"
 
 namespace nram {
@@ -22,6 +23,27 @@ TEST(OptionsTest, WhatTheKernelsAccessTimeOptionsBecome) {
   EXPECT_TRUE(parsed->Validate().ok());
   EXPECT_EQ(parsed->mount_options, std::vector<std::string>{"noexec"});
   EXPECT_FALSE(parsed->directory_access_times);
+}
+
+TEST(OptionsTest, MemoryIsEnoughForTheBuffersAndNotForSwap) {
+  const auto validate = [](const std::string& options) {
+    const auto parsed = FsdOptions::ParseMountHelper({"nram", "/mnt", "-o", options});
+    return parsed.ok() ? parsed->Validate() : parsed.status();
+  };
+  EXPECT_TRUE(validate("memory=128M").ok());
+  EXPECT_EQ(FsdOptions::ParseMountHelper({"nram", "/mnt", "-o", "memory=2G"})->memory_bytes, 2 * kGiB);
+  EXPECT_TRUE(absl::StrContains(validate("memory=100M").message(), "expected 128M or more"));
+  EXPECT_TRUE(absl::StrContains(validate("memory=1G,threads=256").message(), "expected 1088M or more"));
+  EXPECT_TRUE(absl::StrContains(validate("memory=1G,swap").message(), "--memory and --swap"));
+  EXPECT_FALSE(validate("memory=some").ok());
+}
+
+TEST(OptionsTest, WordsThatMountAddsAreNoNames) {
+  const auto parsed =
+      FsdOptions::ParseMountHelper({"nram", "/mnt", "-v", "-N", "/proc/7/ns/mnt", "-o", "noexec", "-t", "fuse.nram"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->directory, "/mnt");
+  EXPECT_EQ(parsed->mount_options, std::vector<std::string>{"noexec"});
 }
 
 TEST(OptionsTest, FiguresNeedANumericAddress) {

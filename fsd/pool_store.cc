@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/units.h"
+#include "client/pool/room.h"
 
 namespace nram {
 namespace {
@@ -41,8 +42,11 @@ class PoolFile : public BlockFile {
   }
   absl::Status Trim(uint64_t offset, uint64_t length) override { return region_->Trim(offset, length, {}, room_); }
   absl::Status Reserve(uint64_t offset, uint64_t length) override { return region_->Reserve(offset, length); }
-  void Unreserve(uint64_t bytes) override {
-    if (room_ == Region::TrimRoom::kFree) region_->Unreserve(bytes);
+  void Unreserve(uint64_t offset, uint64_t length) override {
+    if (room_ == Region::TrimRoom::kFree) region_->Unreserve(offset, length);
+  }
+  void UnreserveAll() override {
+    if (room_ == Region::TrimRoom::kFree) region_->UnreserveAll();
   }
 
   std::unique_ptr<Region> region_;
@@ -63,6 +67,7 @@ class PoolStore : public BlockStore {
   }
 
   size_t unit_bytes() const override { return sealed_ ? kPageBytes : kChunkBytes; }
+  bool keeps_room() const override { return trim_room_ == Region::TrimRoom::kKeep; }
   std::unique_ptr<StoreIo> NewIo() override { return std::make_unique<PoolIo>(); }
 
   void Destroy(std::vector<std::unique_ptr<BlockFile>> files) override {
@@ -77,11 +82,19 @@ class PoolStore : public BlockStore {
 
   StoreCapacity Capacity() const override {
     const PoolCapacity capacity = pool_->Capacity();
-    const auto copies = static_cast<uint64_t>(options_.copies);
-    return {capacity.total_bytes / copies, capacity.free_bytes / copies};
+    return {Storable(capacity.total_bytes), Storable(capacity.free_bytes)};
   }
 
  private:
+  // The bytes of files that fit into these of the servers at the dearest: pages with their share of the index. At each
+  // server there may be less left than a span takes, which is then room for no span, and a new connection takes some.
+  uint64_t Storable(uint64_t bytes) const {
+    constexpr uint64_t kSpanPrice = kPagesPerSpan * Room::kBytesPerPage + Room::kBytesPerRegion;
+    const uint64_t pieces = std::min(bytes, 4 * pool_->server_count() * kSpanPrice);
+    const auto copies = static_cast<uint64_t>(options_.copies);
+    return (bytes - pieces) / Room::kBytesPerPage / copies * kPageBytes;
+  }
+
   Pool* const pool_;
   const RegionOptions options_;
   const bool sealed_;
@@ -92,14 +105,6 @@ class PoolStore : public BlockStore {
 
 std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, const PoolStoreOptions& options) {
   return std::make_unique<PoolStore>(pool, options);
-}
-
-absl::Status CheckHosts(const Pool& pool, int copies) {
-  const int most = pool.CountHosts(/*with_away=*/true);
-  if (copies <= most) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("--copies=", copies, ": each copy needs its own host, and ",
-                                                    "the pool has ", most, most == 1 ? " host" : " hosts",
-                                                    ": add servers on other hosts, or ask for fewer copies"));
 }
 
 }  // namespace nram

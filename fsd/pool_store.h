@@ -16,13 +16,11 @@ struct PoolStoreOptions {
   bool keep_room = false;   // a file keeps the room that it has reserved or used when holes are made in it
 };
 
-// A store with a region of the pool for each file. Its capacity is in usable bytes: the pool's, divided by the number
-// of copies. If one host lends more than all others, less than that may fit. `pool` must outlive the store.
+// A store with a region of the pool for each file. Its capacity is in usable bytes: the pool's, less the index of
+// the pages and the pieces that are no room for a span, divided by the number of copies. As much as is free can be
+// reserved, while nothing else takes room. If one host lends more than all others, less than that may fit. `pool` must
+// outlive the store.
 std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, const PoolStoreOptions& options);
-
-// Checks whether the pool can have `copies` copies of a page, each on a host of its own. A server that does not answer
-// counts as another host. FAILED_PRECONDITION: the pool has fewer hosts; the message says how many.
-absl::Status CheckHosts(const Pool& pool, int copies);
 
 }  // namespace nram
 

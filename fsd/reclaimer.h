@@ -42,6 +42,7 @@ class Reclaimer {
   void Free(std::unique_ptr<BlockFile> file);
   // From now on Free leaves the bytes in the store.
   void StopFreeing() { frees_ = false; }
+  bool frees() const { return frees_; }
 
   // How many files have been freed, ever.
   uint64_t Freed();

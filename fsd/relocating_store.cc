@@ -66,7 +66,8 @@ class RelocatingFile : public BlockFile {
     }
     return absl::OkStatus();
   }
-  void Unreserve(uint64_t bytes) override { layers_[0]->Unreserve(bytes); }
+  void Unreserve(uint64_t offset, uint64_t length) override { layers_[0]->Unreserve(offset, length); }
+  void UnreserveAll() override { layers_[0]->UnreserveAll(); }
 
   void TakeLayers(std::vector<std::unique_ptr<BlockFile>>* files) {
     for (uint8_t layer = 0; layer < count_; ++layer) files->push_back(std::move(layers_[layer]));
@@ -161,6 +162,7 @@ class RelocatingFile : public BlockFile {
 class RelocatingStore : public BlockStore {
  public:
   size_t unit_bytes() const override { return inner_->unit_bytes(); }
+  bool keeps_room() const override { return inner_->keeps_room(); }
   explicit RelocatingStore(std::unique_ptr<BlockStore> inner) : inner_(std::move(inner)) {}
 
   absl::StatusOr<std::unique_ptr<BlockFile>> Create() override {

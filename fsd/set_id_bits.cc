@@ -39,6 +39,19 @@ SetIdBits DropSetIdBitsUnlessRoot(fuse_req_t req, Namespace* names, InodeNumber 
   return fuse_req_ctx(req)->uid == 0 ? SetIdBits::kKeep : DropSetIdBits(req, names, inode);
 }
 
+Errno DropSetIdBitsByOwner(fuse_req_t req, Namespace* names, InodeNumber inode, bool is_chown, SetIdBits* set_id) {
+  InodeAttr attr;
+  NRAM_RETURN_IF_ERRNO(names->GetAttr(inode, &attr));
+  const SetIdBits drop = DropSetIdBits(req, names, inode);
+  const bool drops_group = (attr.st_mode & S_IXGRP) != 0 || drop == SetIdBits::kDropByStranger;
+  const bool drops = (attr.st_mode & S_ISUID) != 0 || ((attr.st_mode & S_ISGID) != 0 && drops_group);
+  if (S_ISDIR(attr.st_mode) || !drops) return Errno::kOk;
+  const uid_t user = fuse_req_ctx(req)->uid;
+  if (user != 0 && user != attr.st_uid) return is_chown ? Err(EPERM) : Errno::kOk;
+  *set_id = drop;
+  return Errno::kOk;
+}
+
 bool DropsSetGroupId(fuse_req_t req, Namespace* names, InodeNumber inode, absl::string_view xattr_name) {
   InodeAttr attr;
   return xattr_name == kAccessAclName && Ok(names->GetAttr(inode, &attr)) && (attr.st_mode & S_ISGID) != 0 &&

@@ -10,6 +10,7 @@
 #include <fuse3/fuse_lowlevel.h>
 
 #include "absl/strings/string_view.h"
+#include "fsd/errno.h"
 #include "fsd/namespace.h"
 
 namespace nram {
@@ -18,6 +19,10 @@ namespace nram {
 SetIdBits DropSetIdBits(fuse_req_t req, Namespace* names, InodeNumber inode);
 // For a request that clears the bits unless root sends it.
 SetIdBits DropSetIdBitsUnlessRoot(fuse_req_t req, Namespace* names, InodeNumber inode);
+// A request that changes nothing is a chown to neither owner nor group, which clears the bits as any chown does. EPERM:
+// the caller is neither the owner nor root, and there are bits to clear. Linux sends the same, but without a time,
+// before a write that clears the bits itself (`is_chown` is false): then such a caller's request changes nothing.
+Errno DropSetIdBitsByOwner(fuse_req_t req, Namespace* names, InodeNumber inode, bool is_chown, SetIdBits* set_id);
 // For a request that changes the attribute `xattr_name`. True: it changes the access ACL, and its caller is not in the
 // group.
 bool DropsSetGroupId(fuse_req_t req, Namespace* names, InodeNumber inode, absl::string_view xattr_name);

@@ -78,6 +78,9 @@ void SmallRequests::Reply(Handle* handle, Errno error, absl::Span<const std::byt
   if (Ok(error) && handle->touch) {
     handle->reads ? filesystem_->ReadEnded(handle->inode) : filesystem_->WriteEnded(handle->inode);
   }
+  if (!handle->reads && handle->origin() == WriteOrigin::kPageCache) {
+    cache_->NoteWriteBack(handle->inode, handle->bytes, error);
+  }
   if (!Ok(error)) {
     fuse_reply_err(req, Raw(error));
   } else if (handle->reads) {

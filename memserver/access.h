@@ -90,6 +90,11 @@ class Access {
   static absl::Status Check(const Principal& principal, Action action);
 
   TenantLimits limits(TenantNumber tenant) const;
+  // Whether the present rules name several tenants, so that none may take all of a thing.
+  bool has_several_tenants() const {
+    MutexLock lock(&mu_);
+    return has_several_;
+  }
   std::string TenantName(TenantNumber tenant) const;
   static absl::string_view RoleName(Role role);
 

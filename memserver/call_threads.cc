@@ -26,53 +26,56 @@ CallThreads::~CallThreads() {
 
 bool CallThreads::Post(Pace pace, uint32_t tenant, std::function<void()> call) {
   MutexLock lock(&mu_);
-  if (pace == Pace::kSlow) {
-    if (slow_waiting_ >= kSlowWaitingMax) return false;
-    ++slow_waiting_;
-    slow_[tenant].push_back(std::move(call));
-  } else {
-    if (quick_.size() >= kQuickWaitingMax) return false;
-    quick_.push_back(std::move(call));
-  }
+  const bool is_slow = pace == Pace::kSlow;
+  Waiting& waiting = is_slow ? slow_ : quick_;
+  const size_t most = is_slow ? kSlowWaitingMax : kQuickWaitingMax;
+  if (waiting.count >= most) return false;
+  const auto own = waiting.calls.find(tenant);
+  if (own != waiting.calls.end() && own->second.size() >= 3 * (most - waiting.count - 1)) return false;
+  waiting.calls[tenant].push_back(std::move(call));
+  ++waiting.count;
   changed_.Signal();
   return true;
 }
 
-std::function<void()> CallThreads::TakeSlowLocked() {
-  auto it = slow_.upper_bound(turn_);
-  if (it == slow_.end()) it = slow_.begin();
-  turn_ = it->first;
-  std::function<void()> call = std::move(it->second.front());
-  it->second.pop_front();
-  if (it->second.empty()) slow_.erase(it);
-  --slow_waiting_;
-  return call;
+std::function<void()> CallThreads::TakeLocked(Waiting* from) {
+  auto it = from->calls.upper_bound(from->turn);
+  for (size_t looked = 0; looked < from->calls.size(); ++looked, ++it) {
+    if (it == from->calls.end()) it = from->calls.begin();
+    const auto running = running_.find(it->first);
+    if (running != running_.end() && running->second >= kTenantMax) continue;
+    from->turn = it->first;
+    std::function<void()> call = std::move(it->second.front());
+    it->second.pop_front();
+    if (it->second.empty()) from->calls.erase(it);
+    --from->count;
+    return call;
+  }
+  return nullptr;
 }
 
 void CallThreads::Run() {
   MutexLock lock(&mu_);
   while (true) {
-    const bool is_slow = quick_.empty() && !slow_.empty() && slow_running_ < kSlowMax;
-    if (quick_.empty() && !is_slow) {
-      if (stopping_ && slow_.empty()) return;
+    std::function<void()> call = TakeLocked(&quick_);
+    const bool is_slow = call == nullptr;
+    if (is_slow && slow_running_ < kSlowMax) call = TakeLocked(&slow_);
+    if (call == nullptr) {
+      if (stopping_ && quick_.count + slow_.count == 0) return;
       changed_.WaitUntil(&mu_, DeadlineAfterMs(60'000));
       continue;
     }
-    std::function<void()> call;
-    if (is_slow) {
-      call = TakeSlowLocked();
-      ++slow_running_;
-    } else {
-      call = std::move(quick_.front());
-      quick_.pop_front();
-    }
+    const uint32_t tenant = (is_slow ? slow_ : quick_).turn;
+    ++running_[tenant];
+    if (is_slow) ++slow_running_;
     mu_.Unlock();
     call();
+    call = nullptr;  // its objects may take a while to go
     mu_.Lock();
-    if (is_slow) {
-      --slow_running_;
-      changed_.SignalAll();  // a slow call that waits may begin, or the threads may end
-    }
+    if (is_slow) --slow_running_;
+    if (--running_[tenant] == 0) running_.erase(tenant);
+    // A call that waits for a thread of its tenant or pace may begin, or the threads may end.
+    if (stopping_ || quick_.count + slow_.count > 0) changed_.SignalAll();
   }
 }
 

@@ -14,12 +14,15 @@
 namespace nram {
 
 // The threads that run the control plane's calls. Slow calls never have all threads, so a renewal does not wait for a
-// long list or a large destruction. Tenants take turns with their slow calls. Thread-safe.
+// long list or a large destruction. Tenants take turns, and no tenant has all threads or all places to wait.
+// Thread-safe.
 class CallThreads {
  public:
   static constexpr int kThreads = 8;
   static constexpr int kSlowMax = 4;
-  // How many calls of each pace may wait. Each holds some 10 KiB in gRPC.
+  static constexpr int kTenantMax = 6;  // threads that run calls of one tenant
+  // How many calls of each pace may wait. Each holds some 10 KiB in gRPC. A tenant has three times as many as are left
+  // at most, and its first one while any is left.
   static constexpr size_t kQuickWaitingMax = 256;
   static constexpr size_t kSlowWaitingMax = 64;
 
@@ -33,18 +36,24 @@ class CallThreads {
   bool Post(Pace pace, uint32_t tenant, std::function<void()> call);
 
  private:
+  // Calls of one pace that wait, by tenant. The next one is of the first tenant after `turn` that has one.
+  struct Waiting {
+    absl::btree_map<uint32_t, std::deque<std::function<void()>>> calls;
+    size_t count = 0;
+    uint32_t turn = 0;
+  };
+
   void Run();
-  std::function<void()> TakeSlowLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes the next call whose tenant has less than kTenantMax threads; `turn` is that tenant then. Null: there is none.
+  std::function<void()> TakeLocked(Waiting* from) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Mutex mu_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<std::function<void()>> quick_ ABSL_GUARDED_BY(mu_);
-  // Slow calls by tenant. The next one is of the first tenant after `turn_` that has one.
-  absl::btree_map<uint32_t, std::deque<std::function<void()>>> slow_ ABSL_GUARDED_BY(mu_);
-  size_t slow_waiting_ ABSL_GUARDED_BY(mu_) = 0;
-  uint32_t turn_ ABSL_GUARDED_BY(mu_) = 0;
+  Waiting quick_ ABSL_GUARDED_BY(mu_);
+  Waiting slow_ ABSL_GUARDED_BY(mu_);
   int slow_running_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::btree_map<uint32_t, int> running_ ABSL_GUARDED_BY(mu_);  // by tenant; none is 0
   std::vector<std::thread> threads_;
 };
 

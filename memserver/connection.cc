@@ -11,6 +11,7 @@ namespace nram {
 
 ReplyBuffers::ReplyBuffers(size_t count) {
   memory_ = Mapping::Anonymous(count * kBufferBytes).value();
+  memory_.HideFromCoreDumps();
   for (size_t i = count; i > 0; --i) free_.push_back(memory_.data() + (i - 1) * kBufferBytes);
 }
 
@@ -116,7 +117,10 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
       case MessageReader::Progress::kPaused:
         // If there are replies to send, it has paused for room in the reply buffer, which the next Flush makes. If the
         // session is busy, it has paused for a request that is in the middle of its steps.
-        if (reply_.used == 0 && !session_.busy()) state = State::kStarved;
+        if (reply_.used == 0 && !session_.busy()) {
+          state = State::kStarved;
+          session_.NoteWaits(now_ns);
+        }
         paused = true;
         NoteRest();
         break;

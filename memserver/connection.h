@@ -77,6 +77,13 @@ class Connection : private MessageReader::Handler {
     return (has_output() || reader_.mid_message()) && now_ns - progress_ns_ > limit_ns;
   }
 
+  // A connection of its tenant has waited for landing frames within `limit_ns`. And this one holds some for a message
+  // that has taken longer, or that cannot be executed because a newer connection has replaced this one.
+  bool KeepsOthersWaiting(int64_t now_ns, int64_t limit_ns) const {
+    if (!session_.lands() || now_ns - session_.tenant()->landing_waited_ns > limit_ns) return false;
+    return session_.fenced() || now_ns - rest_ns_ > limit_ns;
+  }
+
   // Only between two Pumps, with nothing left to send.
   void SetBuffers(ReplyBuffers* buffers) { buffers_ = buffers; }
   bool has_output() const { return reply_.data != nullptr; }

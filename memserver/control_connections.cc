@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/socket.h"
@@ -35,8 +36,11 @@ struct ControlConnections::Connection {
   UniqueFd watched;       // the duplicate; invalid after it was closed
   const std::string source;
   const std::string identity;
+  const std::shared_ptr<const Pump::Link> link;
   const int64_t accepted_ns;
-  const bool charged;  // to the arena
+  const bool charged;   // to the arena
+  uint64_t rules;       // the version that it was judged by
+  TenantNumber tenant;  // by these rules
   bool called = false;
   bool told_to_go = false;
   int under_way = 0;               // calls, including those that have their answers
@@ -59,13 +63,14 @@ enum Watched : uint64_t { kStop, kTcp, kUnix, kFirstConnection };
 
 constexpr int kSweepMs = 1'000;
 constexpr int kUnreadMs = 15'000;
-// Connections without an identity, which only get an error that says so.
-constexpr size_t kNobodiesMax = 8;
 constexpr int64_t kTakesNothingNs = kNsPerSecond;
 // gRPC closes a connection a moment after its shutdown. Until then it exists beside its successor: at most this many in
 // each turn.
 constexpr int kDisplacedPerTurn = 32;
 constexpr int64_t kTurnNs = 50 * kNsPerMs;
+// A closed connection's peer has this time to take the last bytes. At most so many have it at once.
+constexpr int64_t kLeavingNs = kNsPerSecond;
+constexpr size_t kLeavingMax = 32;
 
 }  // namespace
 
@@ -149,7 +154,20 @@ void ControlConnections::Run() {
   }
 }
 
-bool ControlConnections::AdmitLocked(bool* charged) {
+bool ControlConnections::HasItsShareLocked(TenantNumber tenant) const {
+  if (options_.access == nullptr || !options_.access->has_several_tenants()) return false;
+  const auto is_its = [&](const auto& entry) { return entry.second->tenant == tenant; };
+  return std::count_if(connections_.begin(), connections_.end(), is_its) +
+             std::count_if(ending_.begin(), ending_.end(), is_its) >=
+         static_cast<ptrdiff_t>(options_.connections_max / 2);
+}
+
+bool ControlConnections::AdmitLocked(TenantNumber tenant, int64_t now_ns, bool* charged) {
+  if (HasItsShareLocked(tenant) && !MakeRoomLocked(now_ns, tenant)) return false;
+  return ChargeLocked(charged) || (MakeRoomLocked(now_ns, std::nullopt) && ChargeLocked(charged));
+}
+
+bool ControlConnections::ChargeLocked(bool* charged) {
   if (connections_.size() + ending_.size() >= options_.connections_max) return false;
   *charged = prepaid_used_ >= kPrepaid;
   if (*charged) return arena_->ChargeFixed(ConnectionBytes());
@@ -164,34 +182,58 @@ void ControlConnections::Accept(int listener, bool is_tcp) {
   const int unread_ms = kUnreadMs;
   if (is_tcp) setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unread_ms, sizeof unread_ms);
   Peer peer = PeerOf(fd.get(), is_tcp);
-  if (!is_tcp || options_.handshakes == nullptr) return Take(std::move(fd), peer.source, std::move(peer.identity));
-  options_.handshakes->Add(
-      std::move(fd), std::move(peer),
-      [this](UniqueFd done, const Peer& who, const TlsSession& session) { TakeTls(std::move(done), who, session); },
-      // It is told that it needs a certificate.
-      [this](UniqueFd plain, const Peer& who) { Take(std::move(plain), who.source, /*identity=*/""); });
+  if (is_tcp && options_.has_tls) {
+    options_.handshakes->Add(
+        std::move(fd), std::move(peer),
+        [this](UniqueFd done, const Peer& who, const TlsSession& session) { Take(std::move(done), who, &session); },
+        // It is told that it needs a certificate.
+        Access::Check(Principal{}, Action::kHello));
+    return;
+  }
+  if (options_.access != nullptr) {
+    const absl::Status may = Access::Check(options_.access->Judge(peer.identity), Action::kHello);
+    if (!may.ok()) return options_.handshakes->SendAway(std::move(fd), std::move(peer), may);
+  }
+  Take(std::move(fd), peer, nullptr);
 }
 
-void ControlConnections::TakeTls(UniqueFd fd, const Peer& peer, const TlsSession& session) {
-  // Connections that gRPC has let go of may still have bytes to send.
-  if (options_.pump->count() >= 2 * options_.connections_max) return;
+std::shared_ptr<const Pump::Link> ControlConnections::Connect(UniqueFd fd, const Peer& peer, const TlsSession* session,
+                                                              UniqueFd* grpcs) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
     PLOG_EVERY_N(ERROR, 100) << "socketpair";
-    return;
+    return nullptr;
   }
-  UniqueFd inner(ends[0]), grpcs(ends[1]);
+  UniqueFd inner(ends[0]);
+  grpcs->reset(ends[1]);
   // Answers that a client does not take must be seen, so nothing takes much of them in between.
   const int little = 4096;
   for (const int end : ends) setsockopt(end, SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
-  options_.pump->Add(std::move(fd), session, std::move(inner));
-  Take(std::move(grpcs), peer.source, session.peer.identity());
+  const auto cut = [this, name = peer.name](const absl::Status& why) {
+    refusals_.Post(absl::StrCat("cutting off the control connection of ", name, ": ", why.message()));
+  };
+  return pump_.Add(std::move(fd), session, std::move(inner), {FrameMeter(FrameScanner::Sender::kClient), cut});
 }
 
 const std::string& ControlConnections::IdentityOf(const Connection& connection) { return connection.identity; }
 
-void ControlConnections::Take(UniqueFd fd, const std::string& source, std::string identity) {
-  UniqueFd watched(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+void ControlConnections::Take(UniqueFd fd, const Peer& peer, const TlsSession* session) {
+  // Connections that gRPC has let go of may still have bytes to send.
+  if (pump_.count() >= 2 * options_.connections_max) return;
+  const std::string identity = session != nullptr ? session->peer.identity() : peer.identity;
+  // The version first: if the rules change after this, LookAtRules judges the connection again. They may have changed
+  // since the handshake; the peer's next one tells it why.
+  const uint64_t rules = options_.access != nullptr ? options_.access->version() : 0;
+  TenantNumber tenant = 0;
+  if (options_.access != nullptr) {
+    const Principal who = options_.access->Judge(identity);
+    if (!Access::Check(who, Action::kHello).ok()) return;
+    tenant = who.tenant;
+  }
+  UniqueFd grpcs;
+  std::shared_ptr<const Pump::Link> link = Connect(std::move(fd), peer, session, &grpcs);
+  if (link == nullptr) return;
+  UniqueFd watched(fcntl(grpcs.get(), F_DUPFD_CLOEXEC, 0));
   if (!watched.valid()) {
     PLOG_EVERY_N(ERROR, 100) << "accept";
     return;
@@ -200,13 +242,12 @@ void ControlConnections::Take(UniqueFd fd, const std::string& source, std::strin
   {
     MutexLock lock(&mu_);
     // The kernel has given this descriptor again, so gRPC has closed the connection that had it.
-    if (const auto it = connections_.find(fd.get()); it != connections_.end()) NoteClosedLocked(it->second->number);
-    const bool is_nobody = identity.empty();
-    if (is_nobody && CountNobodiesLocked() >= kNobodiesMax) return;
+    if (const auto it = connections_.find(grpcs.get()); it != connections_.end()) NoteClosedLocked(it->second->number);
     bool charged = false;
-    if (!AdmitLocked(&charged) && (is_nobody || !MakeRoomLocked(now_ns) || !AdmitLocked(&charged))) return;
-    auto connection = std::make_shared<Connection>(
-        Connection{++last_number_, fd.get(), std::move(watched), source, std::move(identity), now_ns, charged});
+    if (!AdmitLocked(tenant, now_ns, &charged)) return;
+    auto connection =
+        std::make_shared<Connection>(Connection{++last_number_, grpcs.get(), std::move(watched), peer.source, identity,
+                                                std::move(link), now_ns, charged, rules, tenant});
     connection->used_ns = now_ns;
     // The only event is EPOLLHUP, which epoll always reports: both directions are closed.
     epoll_event event{.events = 0, .data = {.u64 = connection->number}};
@@ -216,17 +257,12 @@ void ControlConnections::Take(UniqueFd fd, const std::string& source, std::strin
       ForgetLocked(connection.get());
       return;
     }
-    connections_.emplace(fd.get(), std::move(connection));
+    connections_.emplace(grpcs.get(), std::move(connection));
   }
-  serve_(fd.release());
+  serve_(grpcs.release());
 }
 
-size_t ControlConnections::CountNobodiesLocked() const {
-  return static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(),
-                                           [](const auto& entry) { return entry.second->identity.empty(); }));
-}
-
-bool ControlConnections::MakeRoomLocked(int64_t now_ns) {
+bool ControlConnections::MakeRoomLocked(int64_t now_ns, std::optional<TenantNumber> tenant) {
   if (now_ns - turn_began_ns_ > kTurnNs) {
     turn_began_ns_ = now_ns;
     displaced_in_turn_ = 0;
@@ -239,7 +275,7 @@ bool ControlConnections::MakeRoomLocked(int64_t now_ns) {
   Claim lowest;
   Connection* chosen = nullptr;
   for (const auto& [fd, connection] : connections_) {
-    if (connection->told_to_go) continue;
+    if (connection->told_to_go || (tenant.has_value() && connection->tenant != *tenant)) continue;
     Claim claim;
     if (!connection->called) {
       claim = {0, 0, connection->accepted_ns};
@@ -265,6 +301,7 @@ bool ControlConnections::MakeRoomLocked(int64_t now_ns) {
 
 void ControlConnections::ShutDownLocked(Connection* connection) {
   connection->told_to_go = true;
+  connection->link->Cut();
   if (connection->watched.valid()) shutdown(connection->watched.get(), SHUT_RDWR);
 }
 
@@ -277,6 +314,9 @@ void ControlConnections::NoteClosedLocked(uint64_t number) {
   connections_.erase(it);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, held->watched.get(), nullptr);
   held->watched.reset();
+  const int64_t now_ns = MonotonicNs();
+  leaving_.push_back({held->link, now_ns});
+  CutLeavingLocked(now_ns - kLeavingNs);
   if (held->under_way > 0) {
     ending_.emplace(held.get(), held);
   } else {
@@ -292,16 +332,58 @@ void ControlConnections::ForgetLocked(Connection* connection) {
   }
 }
 
+void ControlConnections::CutLeavingLocked(int64_t closed_before_ns) {
+  std::erase_if(leaving_, [](const Leaving& one) { return one.link.expired(); });
+  const size_t most = std::min(kLeavingMax, options_.connections_max);
+  while (!leaving_.empty() && (leaving_.size() > most || leaving_.front().closed_ns <= closed_before_ns)) {
+    if (const auto link = leaving_.front().link.lock()) link->Cut();
+    leaving_.pop_front();
+  }
+}
+
 void ControlConnections::Sweep() {
   const int64_t now_ns = MonotonicNs();
   const int64_t limit_ns = options_.limit_ms * kNsPerMs;
+  LookAtRules();
   MutexLock lock(&mu_);
+  CutLeavingLocked(now_ns - kLeavingNs);
   for (const auto& [fd, connection] : connections_) {
-    // A client without a certificate gets that error, and no more.
-    const bool silent =
-        (!connection->called || connection->identity.empty()) && now_ns - connection->accepted_ns > limit_ns;
+    const bool silent = !connection->called && now_ns - connection->accepted_ns > limit_ns;
     if (silent || connection->TakesNothing(now_ns, limit_ns)) ShutDownLocked(connection.get());
   }
+}
+
+void ControlConnections::LookAtRules() {
+  if (options_.access == nullptr) return;
+  const uint64_t version = options_.access->version();
+  std::vector<ConnectionPtr> others;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [fd, connection] : connections_) {
+      if (connection->rules != version) others.push_back(connection);
+    }
+  }
+  // There may be many rules: not under the lock.
+  for (const ConnectionPtr& connection : others) {
+    const Principal who = options_.access->Judge(connection->identity);
+    const bool may = Access::Check(who, Action::kHello).ok();
+    MutexLock lock(&mu_);
+    connection->rules = version;
+    connection->tenant = who.tenant;
+    if (!may) ShutDownLocked(connection.get());
+  }
+}
+
+size_t ControlConnections::CutNewest(size_t most) {
+  MutexLock lock(&mu_);
+  std::vector<Connection*> open;
+  for (const auto& [fd, connection] : connections_) {
+    if (!connection->told_to_go) open.push_back(connection.get());
+  }
+  std::sort(open.begin(), open.end(), [](const auto* a, const auto* b) { return a->number > b->number; });
+  if (open.size() > most) open.resize(most);
+  for (Connection* const connection : open) ShutDownLocked(connection);
+  return open.size();
 }
 
 void ControlConnections::CutOffSlowest() {

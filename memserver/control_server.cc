@@ -11,12 +11,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/http2/frame_meter.h"
 #include "base/status.h"
 #include "memserver/access.h"
+#include "memserver/answer_room.h"
 #include "memserver/call_threads.h"
 #include "memserver/control_connections.h"
 #include "memserver/control_service.h"
 #include "proto/control.grpc.pb.h"
+#include "proto/grpc_log.h"
 
 namespace nram {
 namespace {
@@ -25,6 +28,8 @@ namespace {
 constexpr size_t kAnswerBytesMax = 2 << 20;
 constexpr size_t kSmallAnswerBytes = 2 << 10;
 constexpr int kCallsPerConnection = 16;
+// gRPC itself has room for each call that it allows.
+static_assert(kCallsPerConnection + 8 <= FrameMeter::kOpenStreamsMax);
 
 grpc::Status ToGrpc(const absl::Status& status) {
   // absl and gRPC number their codes alike, on purpose. But gRPC uses RESOURCE_EXHAUSTED itself.
@@ -55,6 +60,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
   absl::Status Init() {
     // Protobuf would log each request that has a text that is not UTF-8.
     google::protobuf::SetLogHandler(nullptr);
+    TakeGrpcLog();
     NRAM_RETURN_IF_ERROR(connections_.Listen());
     grpc::ServerBuilder builder;
     grpc::ResourceQuota quota("nram-control");
@@ -73,6 +79,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     return absl::OkStatus();
   }
   int port() const override { return connections_.port(); }
+  size_t CutNewest(size_t most) override { return connections_.CutNewest(most); }
 
  private:
   // One call, until its answer is sent or given up.
@@ -85,8 +92,9 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     void EndWith(grpc::Status status, Reply* reply) {
       const size_t bytes = status.ok() ? reply->ByteSizeLong() : 0;
       if (bytes > kSmallAnswerBytes) {
-        answer_bytes_ = bytes;
-        if (server_->answer_bytes_.fetch_add(bytes) + bytes > kAnswerBytesMax) {
+        if (server_->answers_.Take(caller_.tenant, bytes, server_->access_->has_several_tenants())) {
+          answer_bytes_ = bytes;
+        } else {
           server_->connections_.CutOffSlowest();
           Free(reply);
           status = TooMuch();
@@ -104,7 +112,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     }
     const Caller& caller() const { return caller_; }
     void OnDone() override {
-      server_->answer_bytes_ -= answer_bytes_;
+      if (answer_bytes_ > 0) server_->answers_.Give(caller_.tenant, answer_bytes_);
       server_->connections_.EndCall(connection_, began_ns_);
       delete this;
     }
@@ -114,7 +122,8 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
       if (connection_ == nullptr) return absl::UnavailableError("the connection is gone");
       const Principal who = server_->access_->Judge(ControlConnections::IdentityOf(*connection_));
       NRAM_RETURN_IF_ERROR(Access::Check(who, action));
-      caller_ = {server_->tenants_->Of(who.tenant), who.identity, std::string(Access::RoleName(who.role))};
+      caller_ = {server_->tenants_->Of(who.tenant), who.identity, std::string(Access::RoleName(who.role)),
+                 /*sees_others=*/who.role != Role::kUser};
       Quota& calls = caller_.tenant->calls;
       share_ = QuotaShare(calls.Take() ? &calls : nullptr);
       return absl::OkStatus();
@@ -248,7 +257,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
   ControlService service_;
   ControlConnections connections_;
   const std::string address_;
-  std::atomic<size_t> answer_bytes_{0};
+  AnswerRoom answers_{kAnswerBytesMax};
   CallThreads threads_;  // after the members that calls use, and before the server whose calls it runs
   std::unique_ptr<grpc::Server> grpc_;
 };
@@ -262,8 +271,9 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const Contro
   connections.port = options.port;
   connections.socket_path = options.socket_path;
   connections.connections_max = options.connections_max;
+  connections.has_tls = options.has_tls;
   connections.handshakes = options.handshakes;
-  connections.pump = options.pump;
+  connections.access = options.access;
   auto control = std::make_unique<GrpcControlServer>(connections, options.access, core, std::move(look_around));
   NRAM_RETURN_IF_ERROR(control->Init());
   return control;

@@ -15,17 +15,15 @@ namespace nram {
 class Access;
 class Handshakes;
 class ServerCore;
-class TlsPump;
 
 struct ControlServerOptions {
   std::string address = "127.0.0.1";  // numeric IPv4 or IPv6
   int port = 0;                       // 0: the kernel chooses
   std::string socket_path;            // of a Unix socket; empty: none
   size_t connections_max = 64;
-  const Access* access = nullptr;  // the callers' rights; not null, and not owned, nor are the next two
-  // As in ControlConnectionsOptions.
-  Handshakes* handshakes = nullptr;
-  TlsPump* pump = nullptr;
+  const Access* access = nullptr;    // the callers' rights; not null, and not owned
+  Handshakes* handshakes = nullptr;  // not owned; stopped before the server ends
+  bool has_tls = false;              // connections over TCP speak TLS
 };
 
 class ControlServer {
@@ -37,6 +35,8 @@ class ControlServer {
   // Waits for calls that are under way, and a second at most until clients have taken the answers.
   virtual ~ControlServer() = default;
   virtual int port() const = 0;
+  // As ControlConnections::CutNewest. Thread-safe.
+  virtual size_t CutNewest(size_t most) = 0;
 };
 
 }  // namespace nram

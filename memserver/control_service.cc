@@ -1,6 +1,10 @@
 #include "memserver/control_service.h"
 
+#include <openssl/sha.h>
+
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -35,6 +39,17 @@ absl::Status CheckName(const std::string& name) {
 absl::Status CheckSeal(const std::string& manifest) {
   if (manifest.size() <= RegionManifest::kSealBytesMax) return absl::OkStatus();
   return absl::InvalidArgumentError("a seal's manifest has at most 16 KiB");
+}
+
+// The number of a client in figures. It is the same on all servers, so that a client's reports count once. A client
+// that sees it cannot make a report that has it: the number that the other one has chosen does not follow from it.
+uint64_t PublicNumber(const Tenant& tenant, uint64_t client) {
+  const std::string secret = absl::StrCat(tenant.name, "/", client);
+  std::array<uint8_t, SHA256_DIGEST_LENGTH> digest;
+  SHA256(reinterpret_cast<const uint8_t*>(secret.data()), secret.size(), digest.data());
+  uint64_t number;
+  memcpy(&number, digest.data(), sizeof number);
+  return std::max<uint64_t>(number, 1);
 }
 
 void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
@@ -113,13 +128,13 @@ absl::Status ControlService::EndLease(const Caller& caller, const v1::EndLeaseRe
   return absl::OkStatus();
 }
 
-bool ControlService::ReservePages(uint64_t pages, Lease* lease) {
+bool ControlService::ReservePages(uint64_t pages, bool ahead, Lease* lease) {
   FrameArena& arena = core_->arena();
   const auto reserve = [&] { return core_->leases().Charge(lease) && arena.Reserve(pages, &lease->reservation); };
   if (reserve()) return true;
   const int64_t until_ns = DeadlineAfterMs(kYieldMs);
   if (pages > arena.usage().ceiling_bytes / kPageBytes) return false;
-  while (core_->store().YieldVersions(*lease->tenant, pages * kReservationBytesPerPage)) {
+  while (core_->store().YieldVersions(*lease->tenant, pages * kReservationBytesPerPage, /*held=*/!ahead)) {
     if (reserve()) return true;
     if (MonotonicNs() >= until_ns) break;
   }
@@ -129,19 +144,29 @@ bool ControlService::ReservePages(uint64_t pages, Lease* lease) {
 absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequest& request, v1::LeaseReply* reply) {
   const auto lease = core_->leases().Renew(*caller.tenant, LeaseId{request.lease_id()});
   if (!lease.ok()) return lease.status();
-  MutexLock lock(&(*lease)->reserve_mu);
+  // The other one may take a second, for which this one must not hold a thread.
+  if (!(*lease)->reserve_mu.TryLock()) {
+    return absl::AbortedError("another reservation of this lease is under way: try again");
+  }
+  const absl::Status status = ReserveLocked(caller, request, lease->get(), reply);
+  (*lease)->reserve_mu.Unlock();
+  return status;
+}
+
+absl::Status ControlService::ReserveLocked(const Caller& caller, const v1::ReserveRequest& request, Lease* lease,
+                                           v1::LeaseReply* reply) {
   if (request.order() != 0 && !NRAM_PLANTED(late_reserve_executed)) {
-    if (request.term() != (*lease)->term() || request.order() <= (*lease)->last_order) {
+    if (request.term() != lease->term() || request.order() <= lease->last_order) {
       return absl::AbortedError("a later request was executed first, or the lease has begun anew");
     }
-    (*lease)->last_order = request.order();
+    lease->last_order = request.order();
   }
   FrameArena& arena = core_->arena();
   if (request.pages() < 0) {
-    arena.Unreserve(0 - static_cast<uint64_t>(request.pages()), &(*lease)->reservation);
+    arena.Unreserve(0 - static_cast<uint64_t>(request.pages()), &lease->reservation);
   } else if (core_->draining()) {
-    return absl::FailedPreconditionError("the server is draining and accepts no new pages");
-  } else if (!ReservePages(static_cast<uint64_t>(request.pages()), lease->get())) {
+    return absl::FailedPreconditionError("the server is draining and accepts no new spans");
+  } else if (!ReservePages(static_cast<uint64_t>(request.pages()), request.ahead(), lease)) {
     const uint64_t free_bytes = arena.usage().free_bytes;
     const uint64_t left_bytes = caller.tenant->account.left_bytes();
     return absl::ResourceExhaustedError(
@@ -149,7 +174,7 @@ absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequ
                      FormatByteSize(std::min(free_bytes, left_bytes)), " are free",
                      left_bytes < free_bytes ? absl::StrCat(" in the quota of ", caller.tenant->name) : ""));
   }
-  FillLease(**lease, reply);
+  FillLease(*lease, reply);
   return absl::OkStatus();
 }
 
@@ -310,7 +335,18 @@ absl::Status ControlService::ListChanges(const Caller& caller, const v1::ListCha
   return absl::OkStatus();
 }
 
-absl::Status ControlService::GetStatistics(const Caller&, const v1::GetStatisticsRequest&, v1::Statistics* reply) {
+void ControlService::FillCopies(const Caller& caller, v1::Statistics* reply) const {
+  const Tenant* const of = caller.sees_others ? nullptr : caller.tenant;
+  for (const std::shared_ptr<Lease>& lease : core_->leases().WithCopies(kCopiesMax, of)) {
+    CopiesReport told = lease->copies();
+    told.client = PublicNumber(*lease->tenant, told.client);
+    told.reserved_bytes = core_->arena().left_bytes(lease->reservation);
+    ToMessage(told, reply->add_copies());
+  }
+}
+
+absl::Status ControlService::GetStatistics(const Caller& caller, const v1::GetStatisticsRequest&,
+                                           v1::Statistics* reply) {
   const StoreCounters& counters = core_->store().counters();
   const Surroundings around = look_around_();
   reply->set_incarnation(core_->incarnation());
@@ -318,6 +354,7 @@ absl::Status ControlService::GetStatistics(const Caller&, const v1::GetStatistic
   reply->set_pid(around.pid);
   reply->set_uptime_ms(around.uptime_ms);
   FillCapacity(/*tenant=*/nullptr, reply->mutable_capacity());
+  if (caller.tenant != nullptr) FillQuota(*caller.tenant, reply->mutable_capacity());
   FillHost(around, reply->mutable_host());
   reply->set_resident_bytes(around.resident_bytes);
   reply->set_regions(counters.regions);
@@ -344,18 +381,25 @@ absl::Status ControlService::GetStatistics(const Caller&, const v1::GetStatistic
   reply->set_versions(static_cast<uint64_t>(std::max<int64_t>(counters.versions.versions, 0)));
   reply->set_version_bytes(counters.versions.yieldable_bytes());
   reply->set_versions_yielded(counters.versions.yielded);
-  for (const CopiesReport& copies : core_->leases().Copies(kCopiesMax)) ToMessage(copies, reply->add_copies());
+  FillCopies(caller, reply);
   return absl::OkStatus();
 }
 
 absl::Status ControlService::Drain(const Caller&, const v1::DrainRequest& request, v1::DrainReply*) {
   if (core_->urgent()) {  // it goes on leaving in any case
-    return request.draining()
-               ? absl::OkStatus()
-               : absl::FailedPreconditionError("the server is about to end and accepts no new pages");
+    return request.draining() ? absl::OkStatus()
+                              : absl::FailedPreconditionError("the server is about to end and accepts no new spans");
   }
   core_->SetDraining(request.draining(), request.leaving());
   return absl::OkStatus();
+}
+
+void ControlService::FillQuota(const Tenant& tenant, v1::Capacity* capacity) {
+  const uint64_t quota_bytes = tenant.account.limit_bytes();
+  if (quota_bytes == ArenaAccount::kNoLimit) return;
+  const uint64_t bytes = tenant.account.bytes();
+  capacity->set_quota_bytes(quota_bytes);
+  capacity->set_quota_used_bytes(bytes - std::min(bytes, tenant.versions.yieldable_bytes()));
 }
 
 void ControlService::FillCapacity(const Tenant* tenant, v1::Capacity* capacity) const {
@@ -373,9 +417,11 @@ void ControlService::FillCapacity(const Tenant* tenant, v1::Capacity* capacity) 
   // Memory that others may still take is not free for this tenant, but donated all the same.
   uint64_t free_bytes = all_free;
   if (tenant != nullptr) {
+    free_bytes -= std::min(free_bytes, core_->store().counters().versions.BarredFrom(tenant->versions));
     const uint64_t left_bytes = tenant->account.left_bytes();
     const uint64_t own = std::min(tenant->versions.yieldable_bytes(), ArenaAccount::kNoLimit - left_bytes);
     free_bytes = std::min(free_bytes, left_bytes + own);
+    FillQuota(*tenant, capacity);
   }
   // Nothing new is wanted here while the donor needs the memory.
   capacity->set_free_bytes(core_->give_back().FreeForNew(free_bytes));

@@ -20,6 +20,7 @@ struct Caller {
   Tenant* tenant = nullptr;
   std::string identity;
   std::string role;
+  bool sees_others = false;  // what clients of other tenants have told of their copies
 };
 
 // The caller's right to a request was checked before (access.h). A tenant sees and changes only its own data.
@@ -39,6 +40,7 @@ class ControlService {
   absl::Status GrantLease(const Caller& caller, const v1::GrantLeaseRequest& request, v1::LeaseReply* reply);
   absl::Status RenewLease(const Caller& caller, const v1::RenewLeaseRequest& request, v1::LeaseReply* reply);
   absl::Status EndLease(const Caller& caller, const v1::EndLeaseRequest& request, v1::EndLeaseReply* reply);
+  // UNAVAILABLE: another Reserve of the lease is under way; nothing has changed.
   absl::Status Reserve(const Caller& caller, const v1::ReserveRequest& request, v1::LeaseReply* reply);
   absl::Status CreateRegion(const Caller& caller, const v1::CreateRegionRequest& request, v1::CreateRegionReply* reply);
   absl::Status AttachRegion(const Caller& caller, const v1::AttachRegionRequest& request, v1::AttachRegionReply* reply);
@@ -56,10 +58,15 @@ class ControlService {
  private:
   // `tenant` (may be null): limits the free memory.
   void FillCapacity(const Tenant* tenant, v1::Capacity* capacity) const;
+  // The tenant's quota and its use, if it has one.
+  static void FillQuota(const Tenant& tenant, v1::Capacity* capacity);
   void FillHost(const Surroundings& around, v1::HostState* host) const;
   void FillLease(const Lease& lease, v1::LeaseReply* reply) const;
-  // Versions yield where that helps. False: there is no room.
-  bool ReservePages(uint64_t pages, Lease* lease);
+  absl::Status ReserveLocked(const Caller& caller, const v1::ReserveRequest& request, Lease* lease,
+                             v1::LeaseReply* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lease->reserve_mu);
+  void FillCopies(const Caller& caller, v1::Statistics* reply) const;
+  // Versions yield where that helps; `ahead` of need, those alone that are not held. False: there is no room.
+  bool ReservePages(uint64_t pages, bool ahead, Lease* lease);
 
   ServerCore* const core_;
   const LookAround look_around_;

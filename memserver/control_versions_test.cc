@@ -96,10 +96,11 @@ class ControlVersionsTest : public ::testing::Test {
     EXPECT_TRUE(service_.GetStatistics(caller(), {}, &statistics).ok());
     return statistics;
   }
-  absl::Status Reserve(uint64_t lease, int64_t pages) {
+  absl::Status Reserve(uint64_t lease, int64_t pages, bool ahead = false) {
     v1::ReserveRequest request;
     request.set_lease_id(lease);
     request.set_pages(pages);
+    request.set_ahead(ahead);
     v1::LeaseReply reply;
     return service_.Reserve(caller(), request, &reply);
   }
@@ -231,6 +232,33 @@ TEST_F(ControlVersionsTest, WhatVersionsTakeCountsAsFreeAndIsGiven) {
   EXPECT_TRUE(Reserve(2, pages).ok());
   EXPECT_EQ(Versions().versions_size(), 0);
   EXPECT_EQ(Statistics().versions_yielded(), 1u);
+}
+
+TEST_F(ControlVersionsTest, AHeldVersionStaysWhereAClientReservesAheadOfNeed) {
+  WritePages(kPages, 'a');
+  Seal(1);
+  WritePages(kPages, 'b');
+  Grant(2);
+  ASSERT_TRUE(Hold(2, 1).ok());
+  Grant(3);
+  const auto pages = static_cast<int64_t>((Statistics().capacity().free_bytes() - 3 * kMiB) / kReservationBytesPerPage);
+  EXPECT_TRUE(absl::IsResourceExhausted(Reserve(3, pages, /*ahead=*/true)));
+  EXPECT_EQ(Versions().versions_size(), 1);
+  // One that is not held goes.
+  ASSERT_TRUE(Hold(2, 1, /*release=*/true).ok());
+  EXPECT_TRUE(Reserve(3, pages, /*ahead=*/true).ok());
+  EXPECT_EQ(Versions().versions_size(), 0);
+}
+
+TEST_F(ControlVersionsTest, AHeldVersionGoesWhereAClientNeedsTheRoom) {
+  WritePages(kPages, 'a');
+  Seal(1);
+  WritePages(kPages, 'b');
+  ASSERT_TRUE(Hold(1, 1).ok());
+  const auto pages = static_cast<int64_t>((Statistics().capacity().free_bytes() - 3 * kMiB) / kReservationBytesPerPage);
+  Grant(2);
+  EXPECT_TRUE(Reserve(2, pages).ok());
+  EXPECT_EQ(Versions().versions_size(), 0);
 }
 
 TEST_F(ControlVersionsTest, ATickFreesWhatWasDropped) {

@@ -70,7 +70,8 @@ class DataServer::Worker {
   static constexpr int kEventsMax = 64;
   static constexpr int kLookAroundEvery = 16;
   static constexpr int64_t kSweepNs = kNsPerSecond;
-  // The time to move bytes for a connection that holds buffers or frames that others wait for.
+  // The time to move bytes for a connection that holds buffers or frames that others wait for, and to end a message
+  // whose frames others of its tenant wait for.
   static constexpr int64_t kHoldNs = 2 * kNsPerSecond;
 
   void Run() {
@@ -266,6 +267,10 @@ class DataServer::Worker {
         status = absl::DeadlineExceededError(
             absl::StrCat("no progress for ", kHoldNs / kNsPerMs, " ms in a message whose buffers others need"));
       }
+      if (status.ok() && raw->KeepsOthersWaiting(now_ns, kHoldNs)) {
+        status = absl::DeadlineExceededError(absl::StrCat(
+            "a message not done in ", kHoldNs / kNsPerMs, " ms, or of a replaced connection, has frames others need"));
+      }
       if (status.ok() && std::exchange(raw->rules, rules) != rules) status = server_->CheckStillMay(*raw);
       if (!status.ok()) stalled.emplace_back(raw, std::move(status));
     }
@@ -305,8 +310,7 @@ uint64_t DataServer::ConnectionBytes(const DataServerOptions& options) {
 DataServer::DataServer(const DataServerOptions& options, const SessionContext& context)
     : options_(options),
       context_(context),
-      stop_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-      arrived_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+      stop_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 absl::StatusOr<std::unique_ptr<DataServer>> DataServer::Start(const DataServerOptions& options,
                                                               const SessionContext& context) {
@@ -341,7 +345,7 @@ void DataServer::AcceptLoop() {
     pollfd fds[] = {{stop_event_.get(), POLLIN, 0},
                     {tcp_listener_.get(), POLLIN, 0},
                     {unix_listener_.get(), POLLIN, 0},
-                    {arrived_event_.get(), POLLIN, 0}};
+                    {arrivals_.event_fd(), POLLIN, 0}};
     if (poll(fds, 4, -1) < 0) continue;
     if ((fds[3].revents & POLLIN) != 0) TakeArrived();
     if ((fds[1].revents & POLLIN) != 0) Accept(tcp_listener_.get(), true);
@@ -381,23 +385,12 @@ void DataServer::Accept(int listener, bool is_tcp) {
   if (!is_tcp || options_.handshakes == nullptr) return Take(std::move(fd), std::move(peer), nullptr);
   options_.handshakes->Add(std::move(fd), std::move(peer),
                            [this](UniqueFd done, const Peer& who, const TlsSession& session) {
-                             {
-                               MutexLock lock(&arrived_mu_);
-                               arrived_.push_back({std::move(done), who, session});
-                             }
-                             Signal(arrived_event_.get());
+                             arrivals_.Add({std::move(done), who, session});
                            });
 }
 
 void DataServer::TakeArrived() {
-  uint64_t count;
-  (void)!read(arrived_event_.get(), &count, sizeof count);
-  std::vector<Arrived> arrived;
-  {
-    MutexLock lock(&arrived_mu_);
-    arrived.swap(arrived_);
-  }
-  for (Arrived& of : arrived) {
+  for (Arrivals::Arrival& of : arrivals_.Take()) {
     if (stopping_) return;
     Take(std::move(of.fd), std::move(of.peer), &of.session);
   }

@@ -15,13 +15,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/fd.h"
+#include "base/late_log.h"
 #include "base/spin.h"
 #include "base/sync.h"
 #include "memserver/access.h"
+#include "memserver/arrivals.h"
 #include "memserver/connection.h"
 #include "memserver/connection_table.h"
 #include "memserver/handshakes.h"
-#include "memserver/late_log.h"
 #include "memserver/listen.h"
 #include "memserver/session.h"
 
@@ -108,15 +109,7 @@ class DataServer {
   UniqueFd tcp_listener_;
   UniqueFd unix_listener_;
   UniqueFd stop_event_;
-  // Connections whose handshake has ended well.
-  struct Arrived {
-    UniqueFd fd;
-    Peer peer;
-    TlsSession session;
-  };
-  UniqueFd arrived_event_;
-  Mutex arrived_mu_;
-  std::vector<Arrived> arrived_ ABSL_GUARDED_BY(arrived_mu_);
+  Arrivals arrivals_;
   int port_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> starved_ns_{0};  // when a connection last waited for buffers or frames that others hold

@@ -46,14 +46,17 @@ bool DoomedRegions::FreeSome(int64_t until_ns) {
   MutexLock turn(&free_some_mu_);
   Doomed doomed;
   while (true) {
-    if (FreeStep(&doomed)) {
+    if (doomed == nullptr) {
       MutexLock lock(&mu_);
       if (later_.empty()) return true;
       doomed = std::move(later_.back());
       later_.pop_back();
-    } else if (MonotonicNs() >= until_ns) {
+    }
+    (void)FreeStep(&doomed);
+    if (MonotonicNs() >= until_ns) {
       FreeLater(std::move(doomed));
-      return false;
+      MutexLock lock(&mu_);
+      return later_.empty();
     }
   }
 }

@@ -30,7 +30,8 @@ class DoomedRegions {
   void Free(Doomed doomed);
   // Keeps the region for FreeSome. Null: does nothing.
   void FreeLater(Doomed doomed);
-  // Frees the regions that FreeLater has kept, until `until_ns` at most. True: none is left. One thread at a time.
+  // Frees the regions that FreeLater has kept, until `until_ns` at most, but at least a step. True: none is left. One
+  // thread at a time.
   bool FreeSome(int64_t until_ns);
 
  private:

@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<FrameArena>> FrameArena::Create(uint64_t ceiling_
   // A reservation is split into data and index in this proportion.
   static_assert(kReservationBytesPerPage % kIndexBytesPerPageMax == 0);
   madvise(data->data(), data->size(), MADV_HUGEPAGE);  // an optimisation; kernels without it refuse
-  madvise(data->data(), data->size(), MADV_DONTDUMP);
+  data->HideFromCoreDumps();
   return std::unique_ptr<FrameArena>(new FrameArena(ceiling_bytes, fixed_bytes, *std::move(data), *std::move(slabs)));
 }
 
@@ -457,6 +457,11 @@ void ArenaAccount::SetLimit(uint64_t bytes) {
 uint64_t ArenaAccount::bytes() const {
   MutexLock lock(&arena_->mu_);
   return bytes_;
+}
+
+uint64_t ArenaAccount::limit_bytes() const {
+  MutexLock lock(&arena_->mu_);
+  return limit_bytes_;
 }
 
 uint64_t ArenaAccount::left_bytes() const {

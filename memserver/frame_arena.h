@@ -60,6 +60,7 @@ class ArenaAccount {
   // A limit below the taken bytes takes nothing away, and nothing is added.
   void SetLimit(uint64_t bytes);
   uint64_t bytes() const;
+  uint64_t limit_bytes() const;
   // The bytes that the limit still allows.
   uint64_t left_bytes() const;
 

@@ -113,7 +113,9 @@ void GiveBack::GiveUp(uint64_t bytes, int64_t now_ns, std::vector<std::string>* 
   }
   // The whole lease, so that nothing that is on its way makes a region anew.
   if (largest != nullptr && leases_->End(largest->id) != nullptr) {
-    expendable = store_->CollectLease(*largest, /*all=*/true);
+    expendable = {static_cast<uint64_t>(std::max<int64_t>(largest->regions, 0)), most};
+    store_->CollectLater(largest, /*all=*/true);
+    store_->CollectSome(WorkBound(), kCollectSteps);
     remarks->push_back(absl::StrCat(
         "the donor needs memory, and its clients have not given enough: ", expendable.regions, " regions with ",
         FormatByteSize(expendable.bytes), " of ", largest->client_name, ", which are expendable, are destroyed"));

@@ -83,6 +83,7 @@ class GiveBack {
   static constexpr int64_t kCompactPauseMinNs = kNsPerSecond;
   static constexpr int64_t kCompactPauseMaxNs = 30 * kNsPerSecond;
   static constexpr int64_t kGiveUpAgainNs = kNsPerSecond;
+  static constexpr uint64_t kCollectSteps = 64;  // of a lease that is given up, at once: some milliseconds
   static constexpr int64_t kSpillNs = 50 * kNsPerMs;  // in one tick
 
   // The bytes that clients could give back: all that they have here, without versions.

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/tls/records.h"
+
 namespace nram {
 namespace {
 
@@ -27,6 +29,18 @@ std::string NetworkOf(const std::string& source) {
 }
 
 constexpr std::byte kHandshakeRecord{22};
+
+// Tells a client whose handshake has ended well that it may not connect. There is room for it: nothing else was sent.
+void DenyAccess(int fd, const TlsSession& session) {
+  constexpr uint8_t kFatal = 2;
+  std::array<std::byte, 2> alert = {std::byte{kFatal}, std::byte{kAlertAccessDenied}};
+  std::array<std::byte, sizeof alert + RecordSealer::kRoomBytes> out;
+  RecordSealer sealer(session.to_send);
+  const iovec piece{alert.data(), alert.size()};
+  PieceCursor from({&piece, 1});
+  const size_t bytes = sealer.Seal(RecordType::kAlert, &from, alert.size(), out.data());
+  (void)!send(fd, out.data(), bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
 
 }  // namespace
 
@@ -59,7 +73,7 @@ size_t Handshakes::under_way() const {
   return entries_.size();
 }
 
-void Handshakes::Add(UniqueFd fd, Peer peer, Done done, Plain plain) {
+void Handshakes::Add(UniqueFd fd, Peer peer, Done done, absl::Status plain) {
   auto entry = std::make_shared<Entry>();
   entry->fd = std::move(fd);
   entry->peer = std::move(peer);
@@ -77,6 +91,10 @@ void Handshakes::Add(UniqueFd fd, Peer peer, Done done, Plain plain) {
   }
   entries_.emplace(entry->number, std::move(entry));
   if (entries_.size() > options_.most) MakeRoomLocked();
+}
+
+void Handshakes::SendAway(UniqueFd fd, Peer peer, absl::Status why) {
+  Add(std::move(fd), std::move(peer), /*done=*/nullptr, std::move(why));
 }
 
 // A client that opens many connections displaces its own: one of the network that has most, by chance. Not the newest:
@@ -141,6 +159,7 @@ bool Handshakes::Drain(const Entry& entry) {
 bool Handshakes::Refuse(Entry* entry, const absl::Status& why) {
   if (options_.refused != nullptr) options_.refused(entry->peer, why);
   entry->handshake.reset();
+  entry->farewell.reset();
   entry->lingers = true;
   entry->deadline_ns = DeadlineAfterMs(options_.linger_ms);
   // Not for output, which there is always room for now.
@@ -149,25 +168,50 @@ bool Handshakes::Refuse(Entry* entry, const absl::Status& why) {
   return shutdown(entry->fd.get(), SHUT_WR) == 0;
 }
 
-bool Handshakes::Step(Entry* entry) {
-  if (entry->lingers) return Drain(*entry);
-  if (entry->handshake == nullptr) {
-    std::byte first;
-    const ssize_t n = recv(entry->fd.get(), &first, 1, MSG_DONTWAIT | MSG_PEEK);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;  // a look at the port, no more
-    if (n < 0) return true;
-    if (first != kHandshakeRecord && entry->plain != nullptr) {
-      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry->fd.get(), nullptr);
-      entry->plain(std::move(entry->fd), entry->peer);
-      return false;
-    }
+bool Handshakes::Begin(Entry* entry) {
+  std::byte first;
+  const ssize_t n = recv(entry->fd.get(), &first, 1, MSG_DONTWAIT | MSG_PEEK);
+  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;  // a look at the port, no more
+  if (n < 0) return true;
+  if (entry->done == nullptr || (first != kHandshakeRecord && !entry->plain.ok())) {
+    entry->farewell = std::make_unique<Farewell>(entry->plain);
+  } else {
     entry->handshake = std::make_unique<TlsHandshake>(context_.get(), entry->fd.get());
   }
+  return true;
+}
+
+// All that is sent fits into the socket: some hundred bytes.
+bool Handshakes::StepFarewell(Entry* entry) {
+  std::array<std::byte, 4096> some;
+  const ssize_t n = recv(entry->fd.get(), some.data(), some.size(), MSG_DONTWAIT);
+  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
+  if (n < 0) return true;
+  std::string out;
+  if (const absl::Status status = entry->farewell->Take({some.data(), static_cast<size_t>(n)}, &out); !status.ok()) {
+    if (options_.refused != nullptr) options_.refused(entry->peer, status);
+    return false;
+  }
+  const ssize_t sent = send(entry->fd.get(), out.data(), out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent != static_cast<ssize_t>(out.size())) return false;
+  return !entry->farewell->is_told() || Refuse(entry, entry->plain);
+}
+
+bool Handshakes::Step(Entry* entry) {
+  if (entry->lingers) return Drain(*entry);
+  if (entry->handshake == nullptr && entry->farewell == nullptr && !Begin(entry)) return false;
+  if (entry->farewell != nullptr) return StepFarewell(entry);
+  if (entry->handshake == nullptr) return true;
   const absl::StatusOr<TlsHandshake::Step> step = entry->handshake->Go();
   if (!step.ok()) return Refuse(entry, step.status());
   if (*step == TlsHandshake::Step::kDone) {
     const TlsSession session = entry->handshake->Take();
     entry->handshake.reset();
+    const absl::Status may = options_.admit == nullptr ? absl::OkStatus() : options_.admit(session.peer);
+    if (!may.ok()) {
+      DenyAccess(entry->fd.get(), session);
+      return Refuse(entry, may);
+    }
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry->fd.get(), nullptr);
     entry->done(std::move(entry->fd), entry->peer, session);
     return false;

@@ -2,7 +2,8 @@
 #define NRAM_MEMSERVER_HANDSHAKES_H_
 
 // The handshakes of both planes, in a room of their own (adr/0015): until it has shown a certificate, a connection
-// takes no worker's time, no connection's place, and no more memory than is bounded here.
+// takes no worker's time, no connection's place, and no more memory than is bounded here. gRPC clients that may not
+// come in hear why, without gRPC (adr/0027).
 
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/http2/farewell.h"
 #include "base/sync.h"
 #include "base/tls/context.h"
 #include "base/tls/handshake.h"
@@ -29,6 +31,8 @@ struct HandshakesOptions {
   int64_t linger_ms = 1'000;  // for a refused peer to read why
   // Called on this room's thread, for one that failed after the peer had sent something.
   std::function<void(const Peer& peer, const absl::Status& why)> refused;
+  // Called on this room's thread: whether a peer with this certificate may connect. Must not block. Null: each may.
+  std::function<absl::Status(const TlsPeer& peer)> admit;
 };
 
 // Thread-safe. One thread does the work; each handshake costs it a millisecond or two.
@@ -37,6 +41,7 @@ class Handshakes {
   // Memory of one handshake in OpenSSL and here; measured: 74 KiB.
   static constexpr uint64_t kBytesEach = 96 * 1024;
 
+  // `context` null: there is no TLS, and Add must not be called.
   Handshakes(std::shared_ptr<TlsContext> context, HandshakesOptions options);
   ~Handshakes();
   // Closes those that are under way, and from now on all that come. Afterwards nothing of this room's is called.
@@ -44,11 +49,11 @@ class Handshakes {
 
   // Called on this room's thread, when the peer has shown a certificate that holds. Must not block.
   using Done = std::function<void(UniqueFd fd, const Peer& peer, const TlsSession& session)>;
-  // Likewise, for a peer that begins to speak something else. Nothing was read.
-  using Plain = std::function<void(UniqueFd fd, const Peer& peer)>;
   // `fd`: accepted, non-blocking. If there are too many, one of the network that has most gives way: perhaps this one.
-  // `plain` null: such a peer is refused.
-  void Add(UniqueFd fd, Peer peer, Done done, Plain plain = nullptr);
+  // `plain`: the answer to a gRPC client without TLS; OK: it is closed, as is each other peer without TLS.
+  void Add(UniqueFd fd, Peer peer, Done done, absl::Status plain = absl::OkStatus());
+  // Of a plain connection, whose peer may not connect. A gRPC client hears `why`; all are closed.
+  void SendAway(UniqueFd fd, Peer peer, absl::Status why);
   size_t under_way() const;
   // Those that gave way.
   uint64_t displaced() const { return displaced_; }
@@ -57,18 +62,21 @@ class Handshakes {
   struct Entry {
     UniqueFd fd;
     Peer peer;
-    Done done;
-    Plain plain;
+    Done done;            // null: the peer is sent away
+    absl::Status plain;   // the answer to a gRPC client without TLS
     uint64_t number = 0;  // in the order of arrival
     int64_t deadline_ns = 0;
-    std::unique_ptr<TlsHandshake> handshake;  // from the peer's first byte on
-    bool lingers = false;                     // refused: only until the peer has read why
-    uint32_t events = 0;                      // as registered
+    std::unique_ptr<TlsHandshake> handshake;  // from the peer's first byte on; or
+    std::unique_ptr<Farewell> farewell;
+    bool lingers = false;  // refused: only until the peer has read why
+    uint32_t events = 0;   // as registered
   };
 
   void Run();
   // False: it is over.
   bool Step(Entry* entry);
+  bool Begin(Entry* entry);
+  bool StepFarewell(Entry* entry);
   bool Refuse(Entry* entry, const absl::Status& why);
   static bool Drain(const Entry& entry);
   void MakeRoomLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

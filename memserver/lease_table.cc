@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/plant.h"
 
@@ -30,11 +31,21 @@ LeaseTable::~LeaseTable() {
   while (!leases_.empty()) ForgetLocked(leases_.begin());
 }
 
+void LeaseTable::CountUnchargedLocked(Lease* lease, int more) {
+  uncharged_count_ += more;
+  lease->tenant->uncharged_leases += more;
+}
+
+bool LeaseTable::IsWithinShareLocked(const Tenant& tenant) const {
+  if (uncharged_count_ > kUnchargedMax) return false;
+  return tenant.uncharged_leases <= std::max<size_t>(1, 3 * (kUnchargedMax - uncharged_count_));
+}
+
 bool LeaseTable::ChargeLocked(Lease* lease) {
   if (lease->charged_) return true;
   if (!lease->tenant->account.ChargeIndex(CostBytes(*lease))) return false;
   lease->charged_ = true;
-  --uncharged_count_;
+  CountUnchargedLocked(lease, -1);
   return true;
 }
 
@@ -76,14 +87,14 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(const Wish& wish) {
   Quota& quota = wish.tenant->leases;
   QuotaShare share(begins && quota.Take() ? &quota : nullptr);  // of a live lease
   if (begins && !share.taken()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the tenant has ", quota.limit(), " leases, its maximum"));
+    return absl::ResourceExhaustedError(absl::StrCat("the tenant has ", quota.limit(), " leases, its maximum"));
   }
   if (it == leases_.end()) {
     auto lease = std::make_shared<Lease>(wish.tenant, wish.id, wish.client_name.substr(0, kClientNameBytesMax),
                                          wish.identity.substr(0, kIdentityBytesMax));
     it = leases_.emplace(Raw(wish.id), std::move(lease)).first;
-    if (++uncharged_count_; !ChargeLocked(it->second.get()) && uncharged_count_ > kUnchargedMax) {
+    CountUnchargedLocked(it->second.get(), 1);
+    if (!ChargeLocked(it->second.get()) && !IsWithinShareLocked(*wish.tenant)) {
       ForgetLocked(it);
       return absl::ResourceExhaustedError("the server is full: it has no room for one more client");
     }
@@ -95,6 +106,7 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(const Wish& wish) {
   ListLocked(lease);
   if (begins) {
     lease->term_ = ++terms_;
+    lease->refused = false;
     arena_->OpenReservation(&lease->reservation);
     lease->live_ = true;
     share.Keep();
@@ -108,8 +120,11 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Renew(const Tenant& tenant, L
   if (it == leases_.end() || it->second->tenant != &tenant || !it->second->live()) {
     return absl::NotFoundError("no such live lease: it ended or the server restarted");
   }
-  it->second->expires_ns_ = NowLocked() + it->second->ttl_ms_ * kNsPerMs;
-  ListLocked(it->second.get());  // Hold may have listed it for later
+  Lease* const lease = it->second.get();
+  const int64_t end_ns = NowLocked() + lease->ttl_ms_ * kNsPerMs;
+  // A ping may come before the refused client's connection is closed.
+  lease->expires_ns_ = lease->refused ? std::max(lease->expires_ns_, end_ns) : end_ns;
+  ListLocked(lease);  // Hold may have listed it for later
   return it->second;
 }
 
@@ -177,21 +192,24 @@ void LeaseTable::ForgetEndedLocked() {
 }
 
 void LeaseTable::ForgetLocked(Table::iterator it) {
-  const Lease& lease = *it->second;
+  Lease& lease = *it->second;
   if (lease.charged_) {
     lease.tenant->account.ReleaseIndex(CostBytes(lease));
   } else {
-    --uncharged_count_;
+    CountUnchargedLocked(&lease, -1);
   }
   if (lease.live_) lease.tenant->leases.Give();
   leases_.erase(it);
 }
 
 void LeaseTable::Unname(Lease* lease) {
-  // A thread that ends the lease after this finds that no region names it.
-  if (lease->regions.fetch_sub(1) > 1 || lease->live()) return;
+  // A thread that ends or holds the lease after this finds that no region names it.
+  if (lease->regions.fetch_sub(1) > 1 || (lease->live() && !lease->refused)) return;
   MutexLock lock(&mu_);
-  NoteEndingLocked(lease);
+  if (!lease->live()) return NoteEndingLocked(lease);
+  if (!lease->refused) return;
+  lease->expires_ns_ = std::min(lease->expires_ns_, NowLocked());
+  ListLocked(lease);
 }
 
 void LeaseTable::Extend(int64_t ns) {
@@ -206,9 +224,21 @@ void LeaseTable::Extend(int64_t ns) {
 }
 
 void LeaseTable::Hold(absl::FunctionRef<bool(const Lease& lease)> is_refused, int64_t ns) {
+  std::vector<std::shared_ptr<Lease>> live;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [id, lease] : leases_) {
+      if (lease->live()) live.push_back(lease);
+    }
+  }
+  // A judgement compares an identity with thousands of rules.
+  std::erase_if(live, [&](const std::shared_ptr<Lease>& lease) {
+    lease->refused = is_refused(*lease);
+    return !lease->refused;
+  });
   MutexLock lock(&mu_);
-  for (const auto& [id, lease] : leases_) {
-    if (!lease->live() || !is_refused(*lease)) continue;
+  for (const std::shared_ptr<Lease>& lease : live) {
+    if (!lease->live() || lease->regions == 0) continue;
     lease->expires_ns_ = std::max(lease->expires_ns_, NowLocked() + ns);
     ListLocked(lease.get());
   }
@@ -251,17 +281,23 @@ std::vector<std::shared_ptr<Lease>> LeaseTable::Expendable() const {
   return expendable;
 }
 
-std::vector<CopiesReport> LeaseTable::Copies(size_t most) const {
-  MutexLock lock(&mu_);
-  std::vector<CopiesReport> copies;
-  for (const auto& [end_ns, id] : by_end_) {
-    if (copies.size() >= most) break;
-    const auto it = leases_.find(id);
-    if (it == leases_.end()) continue;
-    const CopiesReport told = it->second->copies();
-    if (told.client != 0) copies.push_back(told);
+std::vector<std::shared_ptr<Lease>> LeaseTable::WithCopies(size_t most, const Tenant* of) const {
+  // Each with its turn. The order is each tenant's first lease, then each tenant's second one, and so on.
+  std::vector<std::pair<size_t, std::shared_ptr<Lease>>> turns;
+  {
+    MutexLock lock(&mu_);
+    absl::flat_hash_map<const Tenant*, size_t> told;
+    for (const auto& [end_ns, id] : by_end_) {
+      const auto it = leases_.find(id);
+      if (it == leases_.end() || (of != nullptr && it->second->tenant != of)) continue;
+      if (it->second->copies().client != 0) turns.emplace_back(told[it->second->tenant]++, it->second);
+    }
   }
-  return copies;
+  absl::c_stable_sort(turns, [](const auto& a, const auto& b) { return a.first < b.first; });
+  turns.resize(std::min(turns.size(), most));
+  std::vector<std::shared_ptr<Lease>> leases;
+  for (auto& [turn, lease] : turns) leases.push_back(std::move(lease));
+  return leases;
 }
 
 LeaseTable::IdSet LeaseTable::LiveIds() const {

@@ -22,6 +22,7 @@
 #include "base/sync.h"
 #include "base/units.h"
 #include "memserver/frame_arena.h"
+#include "memserver/landing_frames.h"
 #include "memserver/tenant.h"
 #include "proto/copies_report.h"
 
@@ -85,11 +86,13 @@ class Lease {
   // Held while a Reserve is executed, so that a late one cannot change the reservation after its successor.
   Mutex reserve_mu;
   uint64_t last_order ABSL_GUARDED_BY(reserve_mu) = 0;
+  std::atomic<int64_t> regions{0};    // regions that name this lease; only LeaseTable::Unname lowers it
+  LandingShare landing;
   std::atomic<bool> used{false};  // its client has asked for more than pings
   // All that it owns can be made again: the server may destroy it when nothing else gives its donor memory.
   std::atomic<bool> expendable{false};
-  std::atomic<int64_t> regions{0};    // regions that name this lease; only LeaseTable::Unname lowers it
   std::atomic<bool> may_hold{false};  // versions of regions may be held by it
+  std::atomic<bool> refused{false};   // by the last Hold
 
  private:
   friend class LeaseTable;
@@ -118,10 +121,11 @@ class Lease {
 //
 // Thread-safe. Its lock is held for a short time: a look costs as much as there are expired leases, not leases.
 //
-// All memory of leases is accounted for. A lease is charged to its tenant when it is granted. While the arena is full,
-// kUnchargedMax leases may exist uncharged (the server's fixed part pays for them), so that clients of a full server
-// can still connect. These leases own nothing: a lease is charged before it gets a region or a reservation. Or it has
-// ended, and a lease that took a region of its over continues with its charge.
+// All memory of leases is accounted for. A lease is charged to its tenant when it is granted. While its quota or the
+// arena is full, kUnchargedMax leases may exist uncharged (the server's fixed part pays for them), so that clients of a
+// full server can still connect. A tenant has three times as many of these as are left at most, and its first one while
+// any is left: alone it cannot take all. These leases own nothing: a lease is charged before it gets a region or a
+// reservation. Or it has ended, and a lease that took a region of its over continues with its charge.
 class LeaseTable {
  public:
   static constexpr size_t kLeasesMax = 4096;
@@ -144,7 +148,7 @@ class LeaseTable {
 
   // Creates the lease or takes it up again. `ttl_ms` 0 asks for the usual time. `client_name` is cut at
   // kClientNameBytesMax. RESOURCE_EXHAUSTED: kLeasesMax are live, or as many of the tenant as it may have, or there is
-  // no room and kUnchargedMax are uncharged. PERMISSION_DENIED: it is another tenant's.
+  // no room and its share of kUnchargedMax is uncharged. PERMISSION_DENIED: it is another tenant's.
   struct Wish {
     Tenant* tenant = nullptr;
     LeaseId id{};
@@ -160,8 +164,9 @@ class LeaseTable {
   std::shared_ptr<Lease> Find(LeaseId id) const;
   // Ends the lease now: frees its reservation. Null if there was no such live lease of the tenant (null: of any).
   std::shared_ptr<Lease> End(LeaseId id, const Tenant* tenant = nullptr);
-  // Live leases whose clients may not renew them any more end in `ns` at the earliest: until then a mistake in the
-  // rules can be mended.
+  // Live leases with regions, whose clients may not renew them any more, end in `ns` at the earliest: until then a
+  // mistake in the rules can be mended. Such a lease ends with its last region, and its reservation with it. Leases
+  // without regions end in their usual time. `is_refused` is called without the table's lock.
   void Hold(absl::FunctionRef<bool(const Lease& lease)> is_refused, int64_t ns);
   int64_t NowNs() const { return clock_->NowNs(); }
   // Ends the leases whose time is up, and returns them. Forgets ended leases that own nothing. `now_ns`: by the clock.
@@ -177,8 +182,9 @@ class LeaseTable {
 
   // Live leases whose data may be destroyed.
   std::vector<std::shared_ptr<Lease>> Expendable() const;
-  // The reports of the clients of live leases, at most `most`.
-  std::vector<CopiesReport> Copies(size_t most) const;
+  // Live leases whose clients have told of copies, `most` at most: tenants take turns. `of` (may be null): of this
+  // tenant alone.
+  std::vector<std::shared_ptr<Lease>> WithCopies(size_t most, const Tenant* of = nullptr) const;
 
   size_t live_count() const;
   // Live leases that have less than half of their time left: clients renew theirs earlier.
@@ -202,6 +208,10 @@ class LeaseTable {
     return kLeaseBytes + lease.client_name.size() + lease.identity.size();
   }
   bool ChargeLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The lease becomes, or ceases to be, one that is not charged.
+  void CountUnchargedLocked(Lease* lease, int more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The tenant has as many uncharged leases as it may have, or fewer.
+  bool IsWithinShareLocked(const Tenant& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The lease has a new time of its end.
   void ListLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -158,6 +159,69 @@ TEST_F(LeaseTableTest, WhoIsRenewedBetweenAStopAndItsNoticeGetsNoMoreThanATerm) 
   EXPECT_EQ(leases_.EndExpired().size(), 2);
 }
 
+// A renewal, a ping or a hello of any client that comes while thousands of rules are compared.
+TEST_F(LeaseTableTest, LeasesAreJudgedWithoutTheTablesLock) {
+  const auto lease = Grant(1);
+  ASSERT_TRUE(CreateRegion(lease.get(), 1).ok());
+  int judged = 0;
+  leases_.Hold(
+      [&](const Lease&) {
+        ++judged;
+        std::thread other([&] {
+          EXPECT_TRUE(leases_.Renew(tenant_, LeaseId{1}).ok());
+          EXPECT_EQ(leases_.live_count(), 1);
+        });
+        other.join();  // would never return if the judgement held the lock
+        return true;
+      },
+      3'600 * kNsPerSecond);
+  EXPECT_EQ(judged, 1);
+  clock_.AdvanceMs(3'599'000);
+  EXPECT_TRUE(leases_.EndExpired().empty());
+}
+
+TEST_F(LeaseTableTest, WhatARefusedClientHasEndsWithItsLastRegion) {
+  constexpr int64_t kHoldNs = 3'600 * kNsPerSecond;
+  constexpr uint64_t kPages = 100;
+  std::vector<std::shared_ptr<Lease>> leases;
+  for (uint64_t id = 1; id <= 3; ++id) {
+    leases.push_back(Grant(id));
+    ASSERT_TRUE(arena_->Reserve(kPages, &leases.back()->reservation));
+  }
+  const uint64_t reserved_bytes = arena_->usage().reserved_bytes / 3;
+  for (uint64_t region = 1; region <= 4; ++region) {
+    ASSERT_TRUE(CreateRegion(leases[region <= 2 ? 0 : 1].get(), region).ok());
+  }
+  leases_.Hold([](const Lease&) { return true; }, kHoldNs);
+  clock_.AdvanceMs(10'001);
+  auto ended = leases_.EndExpired();
+  ASSERT_EQ(ended.size(), 1);
+  EXPECT_EQ(ended[0], leases[2]) << "it has no region";
+  EXPECT_EQ(arena_->usage().reserved_bytes, 2 * reserved_bytes);
+  // An operator destroys regions.
+  const auto destroy = [&](uint64_t region) {
+    ASSERT_TRUE(*store_.DestroyByControl(LeaseId{0}, {RegionId{region}, 0}, true));
+    ended = leases_.EndExpired();
+  };
+  destroy(1);
+  EXPECT_TRUE(ended.empty()) << "the lease has another region";
+  destroy(2);
+  ASSERT_EQ(ended.size(), 1);
+  EXPECT_EQ(ended[0], leases[0]);
+  EXPECT_EQ(arena_->usage().reserved_bytes, reserved_bytes);
+  // A ping that was on its way does not shorten the time to mend the rules.
+  ASSERT_TRUE(leases_.Renew(tenant_, LeaseId{2}).ok());
+  clock_.AdvanceMs(10'001);
+  EXPECT_TRUE(leases_.EndExpired().empty());
+  // After that, the lease stays with regions or without.
+  leases_.Hold([](const Lease&) { return false; }, kHoldNs);
+  ASSERT_TRUE(leases_.Renew(tenant_, LeaseId{2}).ok());
+  destroy(3);
+  destroy(4);
+  EXPECT_TRUE(ended.empty());
+  EXPECT_EQ(arena_->usage().reserved_bytes, reserved_bytes);
+}
+
 TEST_F(LeaseTableTest, AnEndedLeaseIsForgottenWhenNobodyHoldsIt) {
   auto lease = Grant(1);
   ASSERT_TRUE(CreateRegion(lease.get(), 1).ok());
@@ -209,8 +273,8 @@ class FullServerTest : public LeaseTableTest {
 TEST_F(FullServerTest, SomeMoreClientsCanConnectAndOwnNothing) {
   uint64_t id = 2;
   while (Grant(id) != nullptr) ASSERT_LT(++id, 10'000);
-  EXPECT_GE(id - 2, LeaseTable::kUnchargedMax);
-  EXPECT_LE(id - 2, LeaseTable::kUnchargedMax + 8) << "a few that the last bytes paid for";
+  EXPECT_GE(id - 2, LeaseTable::kUnchargedMax * 3 / 4);
+  EXPECT_LE(id - 2, LeaseTable::kUnchargedMax * 3 / 4 + 8) << "a few that the last bytes paid for";
   const auto last = leases_.Find(LeaseId{id - 1});
   EXPECT_EQ(CreateRegion(last.get(), 1'000'000).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_FALSE(leases_.Charge(last.get()));
@@ -223,6 +287,49 @@ TEST_F(FullServerTest, SomeMoreClientsCanConnectAndOwnNothing) {
     ASSERT_TRUE(*store_.DestroyByControl(LeaseId{0}, {RegionId{region}, 0}, true));
   }
   EXPECT_TRUE(CreateRegion(last.get(), 1'000'000).ok());
+}
+
+TEST_F(FullServerTest, NoTenantTakesTheLastPlaces) {
+  const auto grant = [this](Tenant* tenant, uint64_t id) {
+    return leases_.Grant({.tenant = tenant, .id = LeaseId{id}, .client_name = std::string(255, 'o')}).ok();
+  };
+  uint64_t id = 2;
+  const auto hoard = [&](Tenant* tenant) {
+    const uint64_t before = id;
+    while (grant(tenant, id)) ++id;
+    return id - before;
+  };
+  EXPECT_GE(hoard(&tenant_), LeaseTable::kUnchargedMax / 2);
+  Tenant second(1, "second", arena_.get()), third(2, "third", arena_.get());
+  EXPECT_GE(hoard(&second), LeaseTable::kUnchargedMax / 8);
+  ASSERT_TRUE(grant(&third, id));
+  // Leases that end make room in the share of their tenant.
+  ASSERT_FALSE(grant(&tenant_, 1'000'000));
+  for (uint64_t ended = 2; ended < 2 + LeaseTable::kUnchargedMax / 4; ++ended) leases_.End(LeaseId{ended});
+  leases_.EndExpired();
+  EXPECT_TRUE(grant(&tenant_, 1'000'000));
+  for (; id > 1; --id) leases_.End(LeaseId{id});
+  leases_.End(LeaseId{1'000'000});
+  leases_.EndExpired();
+  EXPECT_EQ(second.uncharged_leases, 0u);
+  EXPECT_EQ(third.uncharged_leases, 0u);
+}
+
+// The arena has room, but the tenant's quota has not.
+TEST_F(LeaseTableTest, ATenantAtItsQuotaTakesNoOtherTenantsPlace) {
+  Tenant greedy(1, "greedy", arena_.get()), other(2, "other", arena_.get());
+  greedy.account.SetLimit(100'000);
+  other.account.SetLimit(1);
+  uint64_t id = 1;
+  while (leases_.Grant({.tenant = &greedy, .id = LeaseId{id}}).ok()) ASSERT_LT(++id, 4'000);
+  EXPECT_LE(greedy.uncharged_leases, LeaseTable::kUnchargedMax * 3 / 4);
+  for (uint64_t next = 5'000; next < 5'010; ++next) {
+    EXPECT_TRUE(leases_.Grant({.tenant = &other, .id = LeaseId{next}}).ok()) << next;
+    leases_.End(LeaseId{next});
+  }
+  while (id > 0) leases_.End(LeaseId{id--});
+  for (int i = 0; i < 2; ++i) leases_.EndExpired();
+  EXPECT_EQ(leases_.count(), 0);
 }
 
 TEST_F(FullServerTest, WhatTheDeadHaveLeftCanBeTakenOver) {

@@ -5,13 +5,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -102,14 +100,6 @@ Peer PeerOf(int fd, bool is_tcp) {
     }
   }
   return {absl::StrCat(text, ":", port), text, "anyone"};
-}
-
-uint64_t RaiseDescriptorLimit(uint64_t wanted) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-  if (limit.rlim_cur >= wanted) return limit.rlim_cur;
-  const rlimit raised{std::min<rlim_t>(wanted, limit.rlim_max), limit.rlim_max};
-  return setrlimit(RLIMIT_NOFILE, &raised) == 0 ? raised.rlim_cur : limit.rlim_cur;
 }
 
 absl::StatusOr<bool> IsLoopback(const std::string& address) {

@@ -34,9 +34,6 @@ Peer PeerOf(int fd, bool is_tcp);
 // readable.
 UniqueFd AcceptConnection(int listener, bool is_tcp, int stop);
 
-// Raises the soft limit of descriptors to `wanted`, as far as the hard limit allows. Returns how many may be open.
-uint64_t RaiseDescriptorLimit(uint64_t wanted);
-
 // True for 127.0.0.0/8 and ::1. INVALID_ARGUMENT if it is not a numeric address.
 absl::StatusOr<bool> IsLoopback(const std::string& address);
 

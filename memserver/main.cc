@@ -28,6 +28,18 @@
 namespace nram {
 namespace {
 
+// A sanitizer's own memory is no part of the ceiling.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define NRAM_SANITIZED 1
+#endif
+#endif
+#if defined(NRAM_SANITIZED) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kIsSanitized = true;
+#else
+constexpr bool kIsSanitized = false;
+#endif
+
 int Fail(const absl::Status& status) {
   std::cerr << "nram-memserver: " << status.message() << std::endl;
   return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
@@ -80,6 +92,7 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &ending, nullptr);
   (void)WriteOomScore(options.oom_score_adj);
 
+  options.watches_resident = !kIsSanitized;
   auto server = MemServer::Start(options);
   if (!server.ok()) return Fail(server.status());
   if (!options.ready_file.empty()) {

@@ -2,12 +2,14 @@
 
 #include <glog/logging.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "base/host/donors_here.h"
 #include "base/metrics/metrics_server.h"
 #include "base/status.h"
 #include "memserver/call_threads.h"
@@ -39,14 +41,16 @@ constexpr uint64_t kGrowthBytes = 16 * kMiB;
 // an urgent worker together have four more.
 constexpr int kOtherDescriptors = 128;
 
-// The cost of certificates from the start: handshakes that are under way, and the pump for prepaid control connections.
-uint64_t TlsBytes(const ControlServerOptions& control) {
+// The cost of the edge from the start: handshakes that are under way, and the pump for prepaid control connections.
+uint64_t EdgeBytes(const ControlServerOptions& control) {
   const size_t pumped = std::min(control.connections_max, ControlConnections::kPrepaid);
-  return HandshakesOptions().most * Handshakes::kBytesEach + pumped * TlsPump::LinkBytes();
+  return (control.has_tls ? HandshakesOptions().most * Handshakes::kBytesEach : 0) +
+         pumped * Pump::LinkBytes(control.has_tls);
 }
 constexpr int kDescriptorsPerWorkers = 4;
 // In this time clients hear the demand, and begin to give.
 constexpr int64_t kEmptyRestNs = 300 * kNsPerMs;
+constexpr int64_t kCountSharersNs = 5 * kNsPerSecond;
 // Everything that leases own is kept for this time after a changed rule has shut their client out.
 constexpr int64_t kRefusedHoldMs = 3'600'000;
 
@@ -87,6 +91,11 @@ uint64_t MemServer::AllowedNow() {
   const ArenaUsage usage = core_->arena().usage();
   sample.own_bytes = usage.extent_bytes + usage.index_bytes;
   sample.stalled = stalls_.Share(ReadMemoryStalls(), sample.now_ns);
+  if (sample.now_ns >= count_sharers_ns_) {
+    sharers_ = CountDonorsHere(getpid());
+    count_sharers_ns_ = sample.now_ns + kCountSharersNs;
+  }
+  sample.sharers = sharers_;
   return balance_->Update(sample);
 }
 
@@ -105,7 +114,7 @@ absl::Status MemServer::Init() {
                  << FormatByteSize(host.available_bytes) << "); it may have to swap";
   }
 
-  NRAM_RETURN_IF_ERROR(InitTls());
+  NRAM_RETURN_IF_ERROR(InitHandshakes());
   DataServerOptions data;
   data.address = options_.listen == MemServerOptions::kNoTcp ? "" : options_.listen;
   data.port = options_.data_port >= 0 ? options_.data_port : options_.port == 0 ? 0 : options_.port + 1;
@@ -115,13 +124,13 @@ absl::Status MemServer::Init() {
                                ? options_.workers_per_class
                                : std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8);
   data.spin = options_.spin;
-  data.handshakes = handshakes_.get();
+  data.handshakes = HasTls() ? handshakes_.get() : nullptr;
   ControlServerOptions control;
   control.address = data.address;
   control.port = options_.port;
   control.socket_path = options_.socket_path;
   control.handshakes = handshakes_.get();
-  control.pump = pump_.get();
+  control.has_tls = HasTls();
   LimitConnections(&data, &control);
 
   const uint64_t baseline = options_.baseline_bytes_for_test >= 0
@@ -131,8 +140,7 @@ absl::Status MemServer::Init() {
   core.incarnation = RandomIncarnation();
   core.ceiling_bytes = ceiling;
   core.fixed_bytes = baseline + DataServer::FixedBytes(data) + ControlConnections::kFixedBytes + kGrowthBytes +
-                     (handshakes_ != nullptr ? TlsBytes(control) : 0) +
-                     (options_.metrics.empty() ? 0 : MetricsServer::kBytes);
+                     EdgeBytes(control) + (options_.metrics.empty() ? 0 : MetricsServer::kBytes);
   core.lease_ttl_ms = options_.lease_ttl_ms;
   core.drain = options_.drain;
   core.give_back.mode = options_.GiveBackMode();
@@ -153,7 +161,7 @@ absl::Status MemServer::Init() {
     balance.ceiling_bytes = ceiling;
     balance_.emplace(balance);
   }
-  collector_ = std::thread([this] { CollectorLoop(); });
+  StartCollector(ceiling);
   NRAM_RETURN_IF_ERROR(InitMetrics());
   LOG(INFO) << "lending " << FormatByteSize(ceiling) << "; control port " << control_port() << ", data port "
             << data_port();
@@ -193,12 +201,17 @@ void MemServer::LookAtRules() {
   core_->leases().Hold(is_refused, kRefusedHoldMs * kNsPerMs);
 }
 
-absl::Status MemServer::InitTls() {
-  if (options_.tls_dir.empty() || options_.listen == MemServerOptions::kNoTcp) return absl::OkStatus();
-  NRAM_ASSIGN_OR_RETURN(const TlsFiles files, TlsFiles::In(options_.tls_dir, TlsRole::kServer));
-  NRAM_ASSIGN_OR_RETURN(std::shared_ptr<TlsContext> context, TlsContext::Load(files, TlsRole::kServer));
-  pump_ = std::make_unique<TlsPump>();
+absl::Status MemServer::InitHandshakes() {
+  std::shared_ptr<TlsContext> context;
+  if (HasTls()) {
+    NRAM_ASSIGN_OR_RETURN(const TlsFiles files, TlsFiles::In(options_.tls_dir, TlsRole::kServer));
+    NRAM_ASSIGN_OR_RETURN(context, TlsContext::Load(files, TlsRole::kServer));
+  }
   HandshakesOptions handshakes;
+  // No peer comes before the rules are there.
+  handshakes.admit = [this](const TlsPeer& peer) {
+    return Access::Check(access_->Judge(peer.identity()), Action::kHello);
+  };
   handshakes.refused = [this](const Peer& peer, const absl::Status& why) {
     refusals_.Post(absl::StrCat("refusing ", peer.name, ": ", why.message()));
   };
@@ -212,9 +225,8 @@ void MemServer::LimitConnections(DataServerOptions* data, ControlServerOptions* 
   int control_max = std::clamp(options_.connections_max / 2 + 32, 64, 1024);
   const int watching = options_.metrics.empty() ? 0 : MetricsServer::kDescriptors;
   const int others = kOtherDescriptors + kDescriptorsPerWorkers * data->workers_per_class + watching;
-  // With TLS, a socket pair lies between; and handshakes have some.
-  const int each = options_.tls_dir.empty() ? 2 : 4;
-  const int shaking = options_.tls_dir.empty() ? 0 : static_cast<int>(HandshakesOptions().most);
+  constexpr int each = 4;  // as ControlConnections says
+  const auto shaking = static_cast<int>(HandshakesOptions().most);
   const auto wanted = static_cast<uint64_t>(data->connections_max + each * control_max + others + shaking);
   if (const uint64_t open_max = RaiseDescriptorLimit(wanted); open_max < wanted) {
     const int left = std::max(static_cast<int>(open_max) - others - shaking, 16);
@@ -321,21 +333,52 @@ void MemServer::ReleaseIndexMemory() {
   index_peak_bytes_ = now_bytes;
 }
 
+void MemServer::StartCollector(uint64_t ceiling_bytes) {
+  ceiling_bytes_ = ceiling_bytes;
+  if (options_.watches_resident) {
+    resident_.emplace(ResidentWatchOptions{
+        .read_resident = [] { return ReadProcessMemory().resident_bytes; },
+        // A connection that makes gRPC grow has some MiB; others have little.
+        .close_control = [this](uint64_t bytes) { control_->CutNewest(bytes / kMiB + 1); },
+        .drop_buffers = nullptr,
+        .trim_heap = [] { malloc_trim(0); },
+    });
+  }
+  collector_ = std::thread([this] { CollectorLoop(); });
+  pthread_setname_np(collector_.native_handle(), "nram-tick");
+}
+
+void MemServer::HoldToCeiling() {
+  uint64_t less_bytes = 0;
+  if (resident_.has_value()) {
+    const ArenaUsage usage = core_->arena().usage();
+    less_bytes = resident_->Look({ceiling_bytes_, usage.fixed_bytes, usage.extent_bytes + usage.index_bytes});
+  }
+  const uint64_t most_bytes = ceiling_bytes_ - std::min(ceiling_bytes_, less_bytes);
+  if (balance_.has_value()) {
+    std::vector<std::string> remarks;
+    core_->give_back().Tick(std::min(AllowedNow(), most_bytes), MonotonicNs(), &remarks);
+    for (std::string& remark : remarks) log_.Post(std::move(remark));
+  } else if (less_bytes > 0 || less_bytes_ > 0) {
+    (void)core_->arena().SetCeiling(most_bytes);
+  }
+  less_bytes_ = less_bytes;
+}
+
 void MemServer::CollectorLoop() {
   int64_t rounds = 0;
   MutexLock lock(&mu_);
   while (!stopping_) {
     mu_.Unlock();
     const int64_t lease_now_ns = clock_->NowNs();
-    LogEnded(core_->Tick(lease_now_ns, MonotonicNs()));
+    const int64_t worked_ns = ThreadWorkedNs();
+    LogEnded(core_->Tick(lease_now_ns, MonotonicNs(), worked_ns));
     core_->store().FreeSome(DeadlineAfterMs(kFreeMs));
     ++rounds;
     ReleaseIndexMemory();
     core_->arena().ReleaseIdle(/*period_ends=*/rounds % (kReleaseIdleMs / ServerCore::kTickMs) == 0);
     if (rounds % 10 == 0) LookAtRules();
-    std::vector<std::string> remarks;
-    if (balance_.has_value()) core_->give_back().Tick(AllowedNow(), MonotonicNs(), &remarks);
-    for (std::string& remark : remarks) log_.Post(std::move(remark));
+    HoldToCeiling();
     mu_.Lock();
     if (!stopping_) wake_collector_.WaitUntil(&mu_, DeadlineAfterMs(ServerCore::kTickMs));
   }

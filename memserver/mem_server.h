@@ -21,14 +21,14 @@
 #include "base/host/host_memory.h"
 #include "base/host/memory_balance.h"
 #include "base/host/memory_pressure.h"
+#include "base/late_log.h"
 #include "base/metrics/figures.h"
 #include "base/sync.h"
-#include "base/tls/pump.h"
 #include "memserver/access.h"
 #include "memserver/data_server.h"
 #include "memserver/handshakes.h"
-#include "memserver/late_log.h"
 #include "memserver/options.h"
+#include "memserver/resident_watch.h"
 #include "memserver/server_core.h"
 #include "memserver/surroundings.h"
 
@@ -74,8 +74,9 @@ class MemServer {
   }
 
  private:
-  // For how long a round frees the memory of destroyed regions.
-  static constexpr int64_t kFreeMs = 50;
+  // For how long a round frees the memory of destroyed regions. The bounded parts leave some of the period to the rest.
+  static constexpr int64_t kFreeMs = 30;
+  static_assert(ServerCore::kCollectMs + ServerCore::kVersionsMs + kFreeMs <= ServerCore::kTickMs * 8 / 10);
   // The host gets free memory back after this time, or after up to twice as much.
   static constexpr int64_t kReleaseIdleMs = 5'000;
   static constexpr uint64_t kIndexTrimBytes = 8 * kMiB;
@@ -84,7 +85,8 @@ class MemServer {
   absl::Status Init();
   // Which clients may come in, and how.
   absl::Status InitAccess(uint64_t connections);
-  absl::Status InitTls();
+  absl::Status InitHandshakes();
+  bool HasTls() const { return !options_.tls_dir.empty() && options_.listen != MemServerOptions::kNoTcp; }
   absl::Status InitMetrics();
   // Takes changed rules.
   void LookAtRules();
@@ -100,6 +102,9 @@ class MemServer {
   void Tell(Figures* figures) const;
   void LogEnded(const ServerCore::Leases& ended);
   void CollectorLoop();
+  void StartCollector(uint64_t ceiling_bytes);
+  // Lends less where the rest of the process has grown, and gives back memory that the host needs.
+  void HoldToCeiling();
   // Makes malloc give back the memory that the index has freed: the arena counts it as free for data already.
   void ReleaseIndexMemory();
 
@@ -112,8 +117,7 @@ class MemServer {
   LateLog log_{[](const std::string& line) { LOG(INFO) << line; }};
   LateLog refusals_{nullptr, LateLog::kRefusalPeriodMs};
   std::unique_ptr<Access> access_;
-  uint64_t rules_version_ = 0;     // the collector's: that leases were judged by
-  std::unique_ptr<TlsPump> pump_;  // null without certificates, as the handshakes
+  uint64_t rules_version_ = 0;  // the collector's: that leases were judged by
   std::unique_ptr<Handshakes> handshakes_;
   std::unique_ptr<ServerCore> core_;
   std::unique_ptr<DataServer> data_;
@@ -126,7 +130,12 @@ class MemServer {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   // The collector's own.
   uint64_t index_peak_bytes_ = 0;
+  std::optional<ResidentWatch> resident_;  // none: not of a process of its own
+  uint64_t ceiling_bytes_ = 0;
+  uint64_t less_bytes_ = 0;               // of the ceiling, at the last look
   std::optional<MemoryBalance> balance_;  // none: the host's memory is not looked at
+  int sharers_ = 1;                       // CountDonorsHere, as it was lately
+  int64_t count_sharers_ns_ = 0;          // when it is to be counted again
   StallMeter stalls_;
   std::thread collector_;
 };

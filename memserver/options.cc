@@ -4,6 +4,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/metrics/metrics_address.h"
 #include "base/status.h"
 #include "base/utf8.h"
@@ -43,6 +44,35 @@ absl::Status ParseAuto(absl::string_view range, MemServerOptions* options) {
       FormatByteSize(MemServerOptions::kDonateMinBytes), " or more and not below the floor; either may be left out"));
 }
 
+// --port=N, and the port of --listen=HOST:PORT.
+absl::Status TakePort(absl::string_view text, MemServerOptions* options) {
+  int port = 0;
+  if (!absl::SimpleAtoi(text, &port) || port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is not accepted: expected a whole number from 0 to 65535"));
+  }
+  if (options->has_port_flag) {
+    return absl::InvalidArgumentError("the port is there twice: expected either --port=N or --listen=HOST:PORT");
+  }
+  options->has_port_flag = true;
+  options->port = port;
+  return absl::OkStatus();
+}
+
+// "10.0.0.7", "10.0.0.7:7070", "::1", "[::1]:7070"; Validate looks at the address.
+absl::Status TakeListen(absl::string_view text, MemServerOptions* options) {
+  const size_t colon = text.rfind(':');
+  const bool has_brackets = absl::StartsWith(text, "[");
+  // A bare IPv6 address has more than one colon.
+  const bool has_port =
+      colon != absl::string_view::npos && (has_brackets ? text[colon - 1] == ']' : text.find(':') == colon);
+  if (has_port) NRAM_RETURN_IF_ERROR(TakePort(text.substr(colon + 1), options));
+  absl::string_view host = has_port ? text.substr(0, colon) : text;
+  if (has_brackets && absl::ConsumeSuffix(&host, "]")) absl::ConsumePrefix(&host, "[");
+  options->listen = std::string(host);
+  return absl::OkStatus();
+}
+
 constexpr char kHelp[] = R"(usage: nram-memserver --donate=SIZE|auto [flags]
 
 Lends RAM of this machine to a pool: stores pages in memory, up to a ceiling, for clients
@@ -50,8 +80,8 @@ on other machines or on this one. `nram up` starts memory servers on one machine
 node, run this program directly or from systemd (deploy/nram-memserver.service).
 
 How much
-  --donate=SIZE            ceiling on pages, index, buffers and the server itself, without the
-                           control plane's connections; 64M or more, as in 8GiB
+  --donate=SIZE            ceiling on the server's resident memory: pages, index, buffers and the
+                           server itself; 64M or more, as in 8GiB
   --donate=auto[:FLOOR-CEILING]
                            the memory that the host has available, less the reserve. The
                            server looks at the host ten times a second and gives back memory
@@ -77,11 +107,11 @@ How much
                            (default off)
 
 Where
-  --listen=ADDRESS         numeric IPv4 or IPv6 address (default 127.0.0.1, open to every user of
-                           this machine unless the server has certificates); none: Unix sockets
-                           only
-  --port=N                 control port, the one in host files (default 7070; 0: the kernel
-                           chooses)
+  --listen=HOST[:PORT]     numeric IPv4 or IPv6 address, as in 10.0.0.7, 10.0.0.7:7070 or
+                           [fd00::7]:7070 (default 127.0.0.1, open to every user of this machine
+                           unless the server has certificates); none: Unix sockets only
+  --port=N                 control port, the one in host files, instead of a port in --listen
+                           (default 7070; 0: the kernel chooses)
   --data-port=N            port for page traffic (default: the control port plus one)
   --socket=PATH            also listen on the Unix sockets PATH and PATH.data; clients on this
                            host then use them
@@ -167,8 +197,8 @@ void MemServerOptions::Register(MemServerOptions* options, ArgParser* parser) {
   });
   parser->Integer("leave-within-ms", 0, 86'400'000, &options->leave_within_ms);
   parser->ByteSize("reserve", 0, kRegionBytesMax, &options->reserve_bytes);
-  parser->String("listen", &options->listen);
-  Int(parser, "port", 0, 65535, &options->port);
+  parser->Custom("listen", [options](absl::string_view value) { return TakeListen(value, options); });
+  parser->Custom("port", [options](absl::string_view value) { return TakePort(value, options); });
   Int(parser, "data-port", 0, 65535, &options->data_port);
   parser->String("socket", &options->socket_path);
   parser->String("tls-dir", &options->tls_dir);
@@ -213,8 +243,8 @@ absl::Status MemServerOptions::CheckRegistration() const {
         absl::StrCat("--advertise: \"", Printable(advertise, 100), "\" is not accepted: expected HOST or HOST:PORT"));
   }
   if (listen == kNoTcp || listen == "0.0.0.0" || listen == "::") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--listen=", listen, " is no address that clients could dial: add --advertise=HOST[:PORT]"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen=", listen, " is no address that clients could dial: add --advertise=HOST[:PORT]"));
   }
   return absl::OkStatus();
 }

@@ -32,6 +32,7 @@ struct MemServerOptions {
   uint64_t reserve_bytes = 0;        // the host reserve; 0: a tenth of the host's RAM, at least 1 GiB
   std::string listen = "127.0.0.1";  // numeric; kNoTcp: on Unix sockets alone
   int port = kDefaultControlPort;    // control; 0: the kernel chooses
+  bool has_port_flag = false;        // --port or --listen=HOST:PORT was given
   int data_port = -1;                // -1: the one after `port`, or the kernel's choice if `port` is 0
   std::string socket_path;           // of control's socket; the data socket has ".data" appended; empty: none
   std::string tls_dir;               // certificates; empty: none
@@ -48,6 +49,8 @@ struct MemServerOptions {
   SpinOptions spin;
   // The memory of the process before it stores anything. -1: measured. A test's process is no server's, so tests say.
   int64_t baseline_bytes_for_test = -1;
+  // The server holds the process to its ceiling. Only for a server that has a process of its own.
+  bool watches_resident = false;
   std::string metrics;       // the address where Prometheus scrapes figures; empty: none
   std::string register_at;   // etcd:HOST[:PORT],.../NAME; empty: nowhere
   std::string advertise;     // HOST[:PORT], by which clients reach the control port; empty: `listen` and the port

@@ -1,5 +1,6 @@
 #include "memserver/options.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -32,6 +33,32 @@ TEST(MemServerOptionsTest, AForeignInterfaceNeedsAWord) {
   EXPECT_FALSE(Parse({"--donate=1G", "--listen=::"}).ok());
   EXPECT_TRUE(Parse({"--donate=1G", "--listen=0.0.0.0", "--allow-unauthenticated"}).ok());
   EXPECT_THAT(std::string(Parse({"--donate=1G", "--listen=localhost"}).message()), HasSubstr("numeric"));
+}
+
+TEST(MemServerOptionsTest, ListenMayNameThePort) {
+  const auto listen = [](const std::vector<std::string>& flags) {
+    MemServerOptions options;
+    ArgParser parser("nram-memserver");
+    MemServerOptions::Register(&options, &parser);
+    std::vector<std::string> rest;
+    const absl::Status status = parser.Parse(flags, &rest);
+    return status.ok() ? absl::StrCat(options.listen, " ", options.port) : std::string(status.message());
+  };
+  EXPECT_EQ(listen({}), "127.0.0.1 7070");
+  EXPECT_EQ(listen({"--listen=10.0.0.7"}), "10.0.0.7 7070");
+  EXPECT_EQ(listen({"--listen=10.0.0.7:0"}), "10.0.0.7 0");
+  EXPECT_EQ(listen({"--listen=10.0.0.7", "--port=9"}), "10.0.0.7 9");
+  EXPECT_EQ(listen({"--listen=fd00::7"}), "fd00::7 7070");
+  EXPECT_EQ(listen({"--listen=[fd00::7]"}), "fd00::7 7070");
+  EXPECT_EQ(listen({"--listen=[fd00::7]:65535"}), "fd00::7 65535");
+  EXPECT_EQ(listen({"--listen=none"}), "none 7070");
+  EXPECT_THAT(listen({"--listen=10.0.0.7:9", "--port=9"}), HasSubstr("twice"));
+  EXPECT_THAT(listen({"--port=9", "--listen=[::1]:9"}), HasSubstr("twice"));
+  EXPECT_THAT(listen({"--listen=10.0.0.7:65536"}), HasSubstr("0 to 65535"));
+  EXPECT_THAT(listen({"--listen=10.0.0.7:"}), HasSubstr("0 to 65535"));
+  EXPECT_THAT(std::string(Parse({"--donate=1G", "--listen=:7070"}).message()), HasSubstr("numeric"));
+  EXPECT_THAT(std::string(Parse({"--donate=1G", "--listen=localhost:7070"}).message()), HasSubstr("numeric"));
+  EXPECT_THAT(std::string(Parse({"--donate=1G", "--listen=[::1"}).message()), HasSubstr("numeric"));
 }
 
 TEST(MemServerOptionsTest, FiguresNeedANumericAddress) {

@@ -386,7 +386,8 @@ void PageStore::TrimPart(StoredRegion* region, uint64_t page, ChunkMask trimmed,
     DropPages(region, page, page + 1, nullptr);
     return;
   }
-  const bool damaged = IsDamaged(old);
+  // If no chunk stays, nothing damaged stays.
+  const bool damaged = stored != 0 && IsDamaged(old);
   old = region->Detach(arena(), page, /*copies=*/true);
   if (stored == 0) {
     // To keep its frame, the page keeps a chunk of zeros.

@@ -56,9 +56,10 @@ Reason RegionTable::Create(Lease* lease, RegionId id, uint32_t epoch, bool gc, b
 
 Reason RegionTable::CreateLocked(Shard* at, Lease* lease, Payment* payment, RegionId id, uint32_t epoch, bool gc,
                                  bool sealed, bool named) {
-  // The region is counted first, and under the lock. CollectLease looks at the count after the lease has ended, and
-  // then takes the lock. So either CollectLease sees this region, or this thread sees that the lease has ended.
+  // The region is listed first, and under the lock. CollectLease looks at the list after the lease has ended, and then
+  // takes the lock. So either CollectLease sees this region, or this thread sees that the lease has ended.
   lease->regions.fetch_add(1);
+  const bool is_added = owned_.Add(lease->id, id);
   Reason reason = lease->live() ? Reason::kOk : Reason::kLeaseEnded;
   if (reason == Reason::kOk && draining_ && !(payment != nullptr && payment->pays()) && !named) {
     reason = Reason::kDraining;
@@ -80,9 +81,11 @@ Reason RegionTable::CreateLocked(Shard* at, Lease* lease, Payment* payment, Regi
     }
   }
   if (reason != Reason::kOk) {
+    if (is_added) owned_.Remove(lease->id, id);
     leases_->Unname(lease);
     return reason;
   }
+  listed_.Add(lease->tenant->number, id);
   it->second = std::make_unique<StoredRegion>(lease->tenant, sealed);
   it->second->lease = lease->id;
   it->second->epoch = epoch;
@@ -122,9 +125,7 @@ absl::Status RegionTable::CreateNamedOnce(Lease* lease, RegionId id, uint32_t ep
     status = names_.Add(lease->tenant, id, std::move(manifest));
     if (status.ok()) return status;
     // No thread has seen the region: the shard's lock was held all the time.
-    const auto it = at.regions.find({id, lease->tenant->number});
-    undone = std::move(it->second);
-    at.regions.erase(it);
+    undone = TakeOut(&at.regions, at.regions.find({id, lease->tenant->number}));
   }
   doomed_.Free(std::move(undone));
   return status;
@@ -139,6 +140,17 @@ Reason RegionTable::CheckOwner(const StoredRegion& region, const Lease& lease, u
   return lease.live() ? Reason::kOk : Reason::kLeaseEnded;
 }
 
+Doomed RegionTable::TakeOut(Regions* regions, Regions::iterator it) {
+  const StoredKey key = it->first;
+  Doomed region = std::move(it->second);
+  regions->erase(it);
+  if (region->named) names_.Forget(key);
+  owned_.Remove(region->lease, key.id);
+  listed_.Remove(key.tenant, key.id);
+  if (region->versions != nullptr) region->versions->place()->Leave();
+  return region;
+}
+
 Reason RegionTable::Unlink(Lease* lease, RegionId id, uint32_t epoch, Doomed* doomed) {
   Shard& at = shard(id);
   WriterLock lock(&at.mu);
@@ -146,9 +158,7 @@ Reason RegionTable::Unlink(Lease* lease, RegionId id, uint32_t epoch, Doomed* do
   const auto it = at.regions.find(key);
   if (it == at.regions.end()) return Reason::kUnknownRegion;
   if (const Reason reason = CheckOwner(*it->second, *lease, epoch); reason != Reason::kOk) return reason;
-  *doomed = std::move(it->second);
-  at.regions.erase(it);
-  if ((*doomed)->named) names_.Forget(key);
+  *doomed = TakeOut(&at.regions, it);
   return Reason::kOk;
 }
 
@@ -180,9 +190,7 @@ absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, const Store
             absl::StrCat("region ", FormatId(Raw(key.id)), " has a newer epoch or view"));
       }
     }
-    region = std::move(it->second);
-    at.regions.erase(it);
-    if (region->named) names_.Forget(key);
+    region = TakeOut(&at.regions, it);
   }
   doomed_.Free(std::move(region));
   return true;
@@ -207,9 +215,13 @@ absl::StatusOr<RegionDescription> RegionTable::AttachOnce(Lease* lease, const St
   if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(key.id))));
   StoredRegion* region = it->second.get();
   if (lease != nullptr) {
-    // The region is counted first, as in CreateLocked.
+    // The region is listed first, as in CreateLocked.
     lease->regions.fetch_add(1);
-    auto uncount = absl::MakeCleanup([&] { leases_->Unname(lease); });
+    const bool is_added = owned_.Add(lease->id, key.id);
+    auto undo = absl::MakeCleanup([&] {
+      if (is_added) owned_.Remove(lease->id, key.id);
+      leases_->Unname(lease);
+    });
     const auto owner = leases_->Find(region->lease);
     if (!lease->live()) return absl::FailedPreconditionError("the lease has ended");
     if (!force && owner != nullptr && owner.get() != lease && owner->live()) {
@@ -221,11 +233,13 @@ absl::StatusOr<RegionDescription> RegionTable::AttachOnce(Lease* lease, const St
     }
     if (!leases_->Charge(lease, owner.get())) return absl::ResourceExhaustedError("the server is full");
     if (region->named) NRAM_RETURN_IF_ERROR(names_.SetOwner(key, seal));
+    std::move(undo).Cancel();
+    if (region->lease != lease->id) owned_.Remove(region->lease, key.id);
     if (owner != nullptr) leases_->Unname(owner.get());
-    std::move(uncount).Cancel();
     region->lease = lease->id;
     region->epoch = epoch;
     region->kept_bytes = 0;
+    if (region->versions != nullptr) region->versions->HasOwner();
   }
   return Describe(key, *region, /*with_lists=*/true);
 }
@@ -265,16 +279,17 @@ RegionDescription RegionTable::Describe(const StoredKey& key, const StoredRegion
   return description;
 }
 
-std::vector<uint64_t> RegionTable::FirstIds(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only,
-                                            bool named_only) const {
+std::vector<RegionId> RegionTable::FirstOrphans(TenantNumber tenant, uint64_t from, size_t limit) const {
   const LeaseTable::IdSet live = leases_->LiveIds();
-  std::vector<uint64_t> ids;  // a heap of the smallest ones, the largest of them first
-  for (const Shard& shard : shards_) {
-    ReaderLock lock(&shard.mu);
-    for (const auto& [key, region] : shard.regions) {
-      const uint64_t id = Raw(key.id);
-      if (key.tenant != tenant || id < from || (ids.size() == limit && id >= ids.front())) continue;
-      if ((named_only && !region->named) || (orphans_only && live.contains(Raw(region->lease)))) continue;
+  std::vector<RegionId> ids;  // a heap of the lowest ones, the highest of them first
+  for (auto lease = owned_.NextLease(LeaseId{0}); lease.has_value(); lease = owned_.NextLease(*lease)) {
+    if (live.contains(Raw(*lease))) continue;
+    const std::shared_ptr<Lease> owner = leases_->Find(*lease);
+    if (owner == nullptr || owner->tenant->number != tenant) continue;
+    const std::vector<RegionId> its = owned_.Next(*lease, from, limit);
+    Count(&looked_at_, its.size());
+    for (const RegionId id : its) {
+      if (ids.size() == limit && id >= ids.front()) break;
       if (ids.size() == limit) {
         std::pop_heap(ids.begin(), ids.end());
         ids.pop_back();
@@ -290,21 +305,23 @@ std::vector<uint64_t> RegionTable::FirstIds(TenantNumber tenant, uint64_t from, 
 std::vector<RegionDescription> RegionTable::List(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only,
                                                  bool named_only, uint64_t* next) const {
   std::vector<RegionDescription> result;
-  uint64_t go_on = from;
-  // Loops only if all regions of a look were destroyed before the next one.
-  while (result.empty() && limit > 0) {
+  uint64_t go_on = limit > 0 ? from : 0;
+  // Loops while regions are left out, or were destroyed since they were listed.
+  for (bool more = limit > 0; more && result.empty();) {
     // One more than is wanted tells whether there are more.
-    std::vector<uint64_t> ids = FirstIds(tenant, go_on, limit + 1, orphans_only, named_only);
-    go_on = ids.size() > limit ? ids.back() : 0;
-    if (go_on != 0) ids.pop_back();
-    for (const uint64_t id : ids) {
-      const Shard& at = shard(RegionId{id});
+    std::vector<RegionId> ids =
+        orphans_only ? FirstOrphans(tenant, go_on, limit + 1) : listed_.Next(tenant, go_on, limit + 1);
+    more = ids.size() > limit;
+    go_on = more ? Raw(ids.back()) : 0;
+    if (more) ids.pop_back();
+    Count(&looked_at_, ids.size());
+    for (const RegionId id : ids) {
+      const Shard& at = shard(id);
       ReaderLock lock(&at.mu);
-      if (const auto it = at.regions.find({RegionId{id}, tenant}); it != at.regions.end()) {
-        result.push_back(Describe(it->first, *it->second, /*with_lists=*/false));
-      }
+      const auto it = at.regions.find({id, tenant});
+      if (it == at.regions.end() || (named_only && !it->second->named)) continue;
+      result.push_back(Describe(it->first, *it->second, /*with_lists=*/false));
     }
-    if (go_on == 0) break;
   }
   if (next != nullptr) *next = go_on;
   return result;
@@ -324,65 +341,80 @@ absl::StatusOr<std::vector<RegionTable::ListedSpan>> RegionTable::ListSpans(cons
   return spans;
 }
 
-RegionTable::Dropped RegionTable::CollectLease(const Lease& lease, bool all) {
-  Dropped dropped;
-  if (lease.may_hold) ReleaseHolds(lease);
-  if (lease.regions == 0 || NRAM_PLANTED(lease_end_keeps_regions)) return dropped;
-  for (Shard& shard : shards_) {
-    std::vector<Doomed> collected;
-    {
-      WriterLock lock(&shard.mu);
-      for (auto it = shard.regions.begin(); it != shard.regions.end();) {
-        // Looks again under the lock: the lease may have been granted anew meanwhile.
-        const bool is_its = it->second->lease == lease.id && !lease.live();
-        if (is_its && (all || (it->second->gc && !KeepsRegion(it->second.get())))) {
-          dropped.regions += 1;
-          dropped.bytes += it->second->chunks * kChunkBytes;
-          if (it->second->named) names_.Forget(it->first);
-          collected.push_back(std::move(it->second));
-          shard.regions.erase(it++);
-        } else {
-          ++it;
-        }
-      }
-    }
-    for (auto& region : collected) {
-      doomed_.FreeLater(std::move(region));
-      Count(&counters_.regions_collected);
-    }
+bool RegionTable::VisitSome(const LeaseRegions& list, const Lease& lease, uint64_t* from,
+                            absl::FunctionRef<void(Regions* regions, Regions::iterator it)> visit) const {
+  const std::vector<RegionId> ids = list.Next(lease.id, *from, kLooksPerStep);
+  Count(&looked_at_, ids.size());
+  for (const RegionId id : ids) {
+    Shard& at = shard(id);
+    WriterLock lock(&at.mu);
+    if (const auto it = at.regions.find({id, lease.tenant->number}); it != at.regions.end()) visit(&at.regions, it);
   }
-  return dropped;
+  // The highest id of all is the last one.
+  if (ids.size() < kLooksPerStep || ids.back() == RegionId{~uint64_t{0}}) return false;
+  *from = Raw(ids.back()) + 1;
+  return true;
+}
+
+bool RegionTable::CollectStep(const Lease& lease, CollectProgress* progress) {
+  if (!progress->released) {
+    progress->released = !lease.may_hold || ReleaseHolds(lease, &progress->from);
+    if (!progress->released) return false;
+    progress->from = 0;
+  }
+  if (NRAM_PLANTED(lease_end_keeps_regions)) return true;
+  const int64_t now_ns = leases_->NowNs();
+  return !VisitSome(owned_, lease, &progress->from, [&](Regions* regions, Regions::iterator it) {
+    StoredRegion* const region = it->second.get();
+    // The lease may have been granted anew meanwhile.
+    if (region->lease != lease.id || lease.live()) return;
+    // The time without an owner begins.
+    if (region->versions != nullptr) region->versions->HasOwner();
+    const bool stays = region->StaysAlone(now_ns);
+    if (!progress->all && (!region->gc || stays)) return;
+    doomed_.FreeLater(TakeOut(regions, it));
+    Count(&counters_.regions_collected);
+  });
+}
+
+void RegionTable::CollectLease(const Lease& lease) {
+  for (CollectProgress progress; !CollectStep(lease, &progress);) {
+  }
+}
+
+bool RegionTable::CollectSome(const WorkBound& bound, uint64_t steps_max) {
+  for (uint64_t steps = 0; steps < steps_max; ++steps) {
+    if (steps > 0 && bound.is_over()) break;
+    std::optional<EndedLeases::Ended> ended = ended_.Take();
+    if (!ended.has_value()) return true;
+    if (!CollectStep(*ended->lease, &ended->progress)) ended_.PutBack(*std::move(ended));
+  }
+  return ended_.empty();
 }
 
 uint64_t RegionTable::StoredBytes(const Lease& lease) const {
   uint64_t chunks = 0;
-  for (const Shard& shard : shards_) {
-    ReaderLock lock(&shard.mu);
-    for (const auto& [key, region] : shard.regions) chunks += region->lease == lease.id ? region->chunks : 0;
+  const auto add = [&](Regions*, Regions::iterator it) {
+    chunks += it->second->lease == lease.id ? it->second->chunks : 0;
+  };
+  for (uint64_t from = 0; VisitSome(owned_, lease, &from, add);) {
   }
   return chunks * kChunkBytes;
 }
 
 RegionTable::Dropped RegionTable::DropOrphans(uint64_t bytes) {
   Dropped dropped;
-  for (Shard& shard : shards_) {
-    std::vector<Doomed> doomed;
-    {
-      WriterLock lock(&shard.mu);
-      for (auto it = shard.regions.begin(); it != shard.regions.end() && dropped.bytes < bytes;) {
-        const std::shared_ptr<Lease> owner = leases_->Find(it->second->lease);
-        if (owner != nullptr && owner->live()) {
-          ++it;
-          continue;
-        }
-        dropped.regions += 1;
-        dropped.bytes += it->second->chunks * kChunkBytes;
-        if (it->second->named) names_.Forget(it->first);
-        doomed.push_back(std::move(it->second));
-        shard.regions.erase(it++);
-      }
+  for (auto id = owned_.NextLease(LeaseId{0}); id.has_value(); id = owned_.NextLease(*id)) {
+    const std::shared_ptr<Lease> lease = leases_->Find(*id);
+    if (lease == nullptr || lease->live()) continue;
+    const auto drop = [&](Regions* regions, Regions::iterator it) {
+      if (dropped.bytes >= bytes || it->second->lease != lease->id || lease->live()) return;
+      dropped.regions += 1;
+      dropped.bytes += it->second->chunks * kChunkBytes;
+      doomed_.FreeLater(TakeOut(regions, it));
+    };
+    for (uint64_t from = 0; VisitSome(owned_, *lease, &from, drop) && dropped.bytes < bytes;) {
     }
-    for (auto& region : doomed) doomed_.FreeLater(std::move(region));
     if (dropped.bytes >= bytes) break;
   }
   return dropped;
@@ -396,13 +428,16 @@ void RegionTable::ShrinkTables() {
 }
 
 size_t RegionTable::CountOrphans() const {
-  const LeaseTable::IdSet live = leases_->LiveIds();
   size_t orphans = 0;
-  for (const Shard& shard : shards_) {
-    ReaderLock lock(&shard.mu);
-    for (const auto& [key, region] : shard.regions) {
-      const bool goes = region->gc && (region->versions == nullptr || region->versions->newest() == VersionNumber{});
-      orphans += !goes && !live.contains(Raw(region->lease));
+  for (auto id = owned_.NextLease(LeaseId{0}); id.has_value(); id = owned_.NextLease(*id)) {
+    const std::shared_ptr<Lease> lease = leases_->Find(*id);
+    if (lease == nullptr || lease->live()) continue;
+    const auto count = [&](Regions*, Regions::iterator it) {
+      const StoredRegion& region = *it->second;
+      const bool goes = region.gc && (region.versions == nullptr || region.versions->newest() == VersionNumber{});
+      orphans += !goes && region.lease == lease->id;
+    };
+    for (uint64_t from = 0; VisitSome(owned_, *lease, &from, count);) {
     }
   }
   return orphans;

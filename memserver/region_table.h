@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -22,12 +21,16 @@
 #include "base/sync.h"
 #include "base/units.h"
 #include "memserver/doomed_regions.h"
+#include "memserver/ended_leases.h"
 #include "memserver/frame_arena.h"
 #include "memserver/lease_table.h"
 #include "memserver/payment.h"
+#include "memserver/region_lists.h"
 #include "memserver/region_names.h"
 #include "memserver/store_counters.h"
 #include "memserver/stored_region.h"
+#include "memserver/versioned_regions.h"
+#include "memserver/work_bound.h"
 #include "proto/wire.h"
 
 namespace nram {
@@ -117,12 +120,14 @@ class RegionTable {
   absl::StatusOr<std::vector<ChangedSpan>> ListChanges(const StoredKey& key, VersionNumber from, VersionNumber to,
                                                        uint64_t from_span, uint64_t* next_span) const;
   // Goes on with the pending work of versions, and collects GC regions without an owner whose last version has gone.
-  // At most `steps_max` steps, each up to a millisecond. True: nothing is left that can be done. Call it often.
-  bool StepVersions(uint64_t steps_max);
+  // Looks at regions with such work alone. Ends after `steps_max` steps that leave work, each up to a millisecond, or
+  // with `bound`. True: nothing is left that can be done now. Call it often.
+  bool StepVersions(uint64_t steps_max, const WorkBound& bound = WorkBound());
   // A request of `tenant` has found no room, and needs `bytes`: versions yield, the oldest first, its own before
-  // others'. False: they would not help. Else some memory is free, and the caller tries again; that may need several
-  // turns. No shard's lock may be held.
-  bool YieldVersions(const Tenant& tenant, uint64_t bytes);
+  // others'. Those of others stay if they are held, and newer ones of their regions; not `held`: its own likewise.
+  // False: they would not help. Else some memory is free, and the caller tries again; that may need several turns. No
+  // shard's lock may be held.
+  bool YieldVersions(const Tenant& tenant, uint64_t bytes, bool held = true);
   // The donor needs so much: the oldest versions go, of all tenants. Not `held`: those that are held stay, and
   // newer ones of their regions. Returns the bytes that are free now.
   uint64_t YieldForDonor(uint64_t bytes, bool held);
@@ -140,13 +145,20 @@ class RegionTable {
     uint64_t regions = 0;
     uint64_t bytes = 0;
   };
-  // The bytes that the lease's regions hold. Looks at all regions.
+  // The bytes that the lease's regions hold.
   uint64_t StoredBytes(const Lease& lease) const;
   // Destroys regions without an owner, one after the other, until they have held so much.
   Dropped DropOrphans(uint64_t bytes);
 
-  // Unlinks the GC regions of a lease that has ended, or `all` of its regions. FreeSome frees their memory.
-  Dropped CollectLease(const Lease& lease, bool all = false);
+  // Ends the holds of a lease that has ended, and unlinks its GC regions. FreeSome frees their memory. The cost is
+  // that of the lease's own regions.
+  void CollectLease(const Lease& lease);
+  // The same in CollectSome. `all`: of all its regions.
+  void CollectLater(std::shared_ptr<Lease> lease, bool all = false) { ended_.Add({std::move(lease), {.all = all}}); }
+  // Goes on with the leases of CollectLater, in turns and steps of kLooksPerStep regions, for at most `steps_max`
+  // steps. True: nothing is left.
+  static constexpr size_t kLooksPerStep = 256;
+  bool CollectSome(const WorkBound& bound, uint64_t steps_max = ~uint64_t{0});
   // Makes tables anew that have become far too large.
   void ShrinkTables();
   // Counts the regions whose lease has ended.
@@ -154,11 +166,14 @@ class RegionTable {
 
   FrameArena* arena() const { return arena_; }
   const StoreCounters& counters() const { return counters_; }
+  // How many regions the work of leases, lists and versions has looked at since the beginning.
+  uint64_t looked_at() const { return looked_at_; }
 
  protected:
+  using Regions = absl::flat_hash_map<StoredKey, std::unique_ptr<StoredRegion>>;
   struct alignas(64) Shard {
     mutable SharedMutex mu;
-    absl::flat_hash_map<StoredKey, std::unique_ptr<StoredRegion>> regions ABSL_GUARDED_BY(mu);
+    Regions regions ABSL_GUARDED_BY(mu);
   };
 
   Shard& shard(RegionId id) const { return shards_[Raw(id) * 0x9E3779B97F4A7C15u >> 56]; }
@@ -166,12 +181,11 @@ class RegionTable {
   Reason CreateLocked(Shard* at, Lease* lease, Payment* payment, RegionId id, uint32_t epoch, bool gc, bool sealed,
                       bool named) ABSL_EXCLUSIVE_LOCKS_REQUIRED(at->mu);
   Reason CheckOwner(const StoredRegion& region, const Lease& lease, uint32_t epoch);
-  // The region has versions from now on. The lock of its shard is held.
-  void ListVersioned(const StoredKey& key);
   // How often a request tries again after versions have yielded.
   static constexpr int kYieldTurns = 64;
   bool draining() const { return draining_; }
   StoreCounters* mutable_counters() { return &counters_; }
+  VersionedRegions* versioned() { return &versioned_; }
 
  private:
   friend class RegionWalk;
@@ -185,15 +199,20 @@ class RegionTable {
 
   static constexpr size_t kShards = 256;
 
-  std::vector<uint64_t> FirstIds(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only,
-                                 bool named_only) const;
-  // The region's owner is gone: drops versions that go with it. True: some stay, and the region with them.
-  bool KeepsRegion(StoredRegion* region);
-  void UnlistVersioned(const StoredKey& key);
-  std::vector<StoredKey> Versioned() const;
-  // True: nothing is left to do.
+  // Takes the region out of all tables and lists. The shard's lock is held.
+  Doomed TakeOut(Regions* regions, Regions::iterator it);
+  // Calls `visit` with regions of the list, one after the other, under the exclusive locks of their shards, for
+  // kLooksPerStep at most. *from: the id to begin with, and then to go on from. False: there are no more.
+  bool VisitSome(const LeaseRegions& list, const Lease& lease, uint64_t* from,
+                 absl::FunctionRef<void(Regions* regions, Regions::iterator it)> visit) const;
+  // One step. True: it is complete.
+  bool CollectStep(const Lease& lease, CollectProgress* progress);
+  // The lowest ids of the tenant's regions without an owner.
+  std::vector<RegionId> FirstOrphans(TenantNumber tenant, uint64_t from, size_t limit) const;
+  // Looks at a region that is due. True: nothing is left to do, or it cannot be done now.
   bool StepVersionsOf(const StoredKey& key);
-  void ReleaseHolds(const Lease& lease);
+  // One step. True: it is complete.
+  bool ReleaseHolds(const Lease& lease, uint64_t* from);
   struct Yields {
     const Tenant* first = nullptr;  // goes before others; null: none does
     bool first_alone = false;
@@ -213,9 +232,12 @@ class RegionTable {
   std::atomic<bool> leaves_soon_{false};
   mutable std::array<Shard, kShards> shards_;
   RegionNames names_;
-  mutable Mutex versioned_mu_;  // taken after a shard's
-  // Regions with versions, now or earlier, by tenant and id. Some may be gone; StepVersions finds that out.
-  absl::btree_set<std::pair<TenantNumber, uint64_t>> versioned_ ABSL_GUARDED_BY(versioned_mu_);
+  LeaseRegions owned_;  // by the leases that own them
+  LeaseRegions held_;   // by leases that may hold versions of them; some may be gone
+  TenantRegions listed_;
+  EndedLeases ended_;
+  mutable std::atomic<uint64_t> looked_at_{0};
+  VersionedRegions versioned_{leases_};
   DoomedRegions doomed_{leases_, &counters_};
 };
 

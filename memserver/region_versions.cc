@@ -13,9 +13,8 @@ namespace nram {
 
 std::unique_ptr<RegionVersions> RegionVersions::Make(ArenaAccount* account, PageIndex::Pages pages, Limits limits,
                                                      VersionTotals* server, VersionTotals* tenant) {
-  constexpr size_t kListedBytes = 64;  // a node of a tree that is half full
   constexpr size_t kAllocatorBytes = 2 * sizeof(size_t);
-  static_assert(sizeof(RegionVersions) + kAllocatorBytes + kListedBytes <= kBytes);
+  static_assert(sizeof(RegionVersions) + kAllocatorBytes + VersionedRegions::kBytesPerRegion <= kBytes);
   static_assert(sizeof(Version) + kAllocatorBytes + 4 * sizeof(VersionPtr) + sizeof(uint16_t) <= kVersionBytes);
   CHECK(limits.versions < limits.places && limits.places <= SealOrder::kPlacesMax);
   if (!account->ChargeIndex(kBytes)) return nullptr;
@@ -25,27 +24,37 @@ std::unique_ptr<RegionVersions> RegionVersions::Make(ArenaAccount* account, Page
 RegionVersions::~RegionVersions() {
   Unlink(versions_.size());
   account_->ReleaseIndex(kBytes + unlinked_.size() * BytesOfVersion());
-  AddBytes(-static_cast<int64_t>(bytes_));
+  AddTotals(0, -bytes_);
 }
 
-void RegionVersions::AddVersions(int64_t versions) {
-  for (VersionTotals* const totals : {server_totals_, tenant_totals_}) {
-    if (totals != nullptr) totals->versions.fetch_add(versions, std::memory_order_relaxed);
-  }
-}
-
-void RegionVersions::AddBytes(int64_t bytes) {
+void RegionVersions::AddTotals(int64_t versions, int64_t bytes) {
   bytes_ += bytes;
   for (VersionTotals* const totals : {server_totals_, tenant_totals_}) {
-    if (totals != nullptr) totals->bytes.fetch_add(bytes, std::memory_order_relaxed);
+    if (totals == nullptr) continue;
+    totals->versions.fetch_add(versions, std::memory_order_relaxed);
+    totals->bytes.fetch_add(bytes, std::memory_order_relaxed);
+    if (is_barred_) totals->held_bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
 }
 
 void RegionVersions::Unname(Version* version) {
   if (!version->named) return;
-  ReleaseHolds(version);
+  if (!version->holds.empty()) account_->ReleaseIndex(version->holds.size() * kHoldBytes);
+  version->holds.clear();
   version->named = false;
-  AddVersions(-1);
+  ++nameless_;
+  AddTotals(-1, 0);
+}
+
+void RegionVersions::NoteAge() {
+  const std::optional<uint64_t> stamp = StampToYield(/*held=*/true);
+  const bool was_barred = is_barred_;
+  is_barred_ = stamp.has_value() && !StampToYield(/*held=*/false).has_value();
+  place_.SetAge(stamp, is_barred_);
+  if (is_barred_ == was_barred) return;
+  for (VersionTotals* const totals : {server_totals_, tenant_totals_}) {
+    if (totals != nullptr) totals->held_bytes.fetch_add(is_barred_ ? bytes_ : -bytes_, std::memory_order_relaxed);
+  }
 }
 
 void RegionVersions::NoteYield(VersionNumber number) {
@@ -67,11 +76,6 @@ RegionVersions::Version* RegionVersions::NewestNamed() const {
     if ((*it)->named) return it->get();
   }
   return nullptr;
-}
-
-VersionNumber RegionVersions::newest() const {
-  const Version* const version = NewestNamed();
-  return version != nullptr ? version->number : VersionNumber{};
 }
 
 // --- Changes.
@@ -116,7 +120,7 @@ void RegionVersions::Keep(uint64_t page, const PageEntry& old, const PageSeal* s
   newest->chunks += chunks;
   chunks_ += chunks;
   ++pages_;
-  AddBytes(account_->ChunksIn(old.frame) * int64_t{kChunkBytes});
+  AddTotals(0, account_->ChunksIn(old.frame) * int64_t{kChunkBytes});
 }
 
 bool RegionVersions::KeepsWith(const PageEntry& old, absl::FunctionRef<bool()> take) {
@@ -157,6 +161,7 @@ void RegionVersions::UntilRoom(absl::FunctionRef<bool(Version* newest)> prepare)
         if (version->named) NoteYield(version->number);
       }
       Unlink(versions_.size());
+      place_.WakeNow();
     }
   }
 }
@@ -180,6 +185,7 @@ RegionVersions::Sealed RegionVersions::Seal(PageIndex* head, VersionNumber numbe
     head->SetBirth(order_.birth());
     renumber_at_ = {};
     renumber_end_ = highest_;
+    place_.WakeNow();
   }
   while (!account_->ChargeIndex(BytesOfVersion())) {
     if (!YieldStep()) return Sealed::kNoRoom;
@@ -187,9 +193,9 @@ RegionVersions::Sealed RegionVersions::Seal(PageIndex* head, VersionNumber numbe
   highest_ = number;
   const uint64_t stamp = server_totals_ != nullptr ? server_totals_->seals.fetch_add(1) + 1 : 1;
   versions_.push_back(std::make_unique<Version>(number, order_.Seal(), keep, stamp, account_, pages_are_));
-  AddVersions(1);
-  AddBytes(static_cast<int64_t>(BytesOfVersion()));
+  AddTotals(1, static_cast<int64_t>(BytesOfVersion()));
   head->SetBirth(order_.birth());
+  NoteAge();
   return Sealed::kOk;
 }
 
@@ -205,6 +211,8 @@ RegionVersions::Dropped RegionVersions::Drop(VersionNumber first, VersionNumber 
     Unname(version.get());
     ++result.dropped;
   }
+  NoteAge();
+  if (has_work()) place_.WakeNow();
   return result;
 }
 
@@ -219,10 +227,15 @@ bool RegionVersions::EndOwner(int64_t now_ns) {
     if (!version->named) continue;
     if (is_over(version->keep) && version->holds.empty()) {
       Unname(version.get());
-    } else {
-      stays = true;
+      place_.WakeNow();
+      continue;
     }
+    stays = true;
+    // Those that are held wake the region when they are not held any more.
+    if (version->keep == VersionKeep::kUntilDropped || !version->holds.empty()) continue;
+    place_.Wake(alone_since_ns_ + static_cast<int64_t>(version->keep) * kNsPerSecond);
   }
+  NoteAge();
   return stays;
 }
 
@@ -234,6 +247,7 @@ RegionVersions::Held RegionVersions::Hold(VersionNumber version, LeaseId lease) 
   if (holds->size() >= limits_.holds) return Held::kTooMany;
   if (!account_->ChargeIndex(kHoldBytes)) return Held::kNoRoom;
   holds->insert(lease);
+  NoteAge();
   return Held::kOk;
 }
 
@@ -249,12 +263,15 @@ void RegionVersions::ReleaseAll(LeaseId lease) {
 void RegionVersions::ReleaseOne(Version* version, LeaseId lease) {
   if (version->holds.erase(lease) == 0) return;
   account_->ReleaseIndex(kHoldBytes);
-  if (version->ends && version->holds.empty()) Unname(version);
+  if (!version->holds.empty()) return;
+  if (version->ends) Unname(version);
+  NoteAge();
+  place_.WakeNow();
 }
 
-void RegionVersions::ReleaseHolds(Version* version) {
-  if (!version->holds.empty()) account_->ReleaseIndex(version->holds.size() * kHoldBytes);
-  version->holds.clear();
+bool RegionVersions::Holds(LeaseId lease) const {
+  return std::any_of(versions_.begin(), versions_.end(),
+                     [&](const VersionPtr& version) { return version->holds.contains(lease); });
 }
 
 std::vector<StoredVersion> RegionVersions::List() const {
@@ -269,7 +286,7 @@ std::vector<StoredVersion> RegionVersions::List() const {
 // --- Freeing.
 
 void RegionVersions::Free(Version* version, const PageEntry& entry) {
-  AddBytes(-account_->ChunksIn(entry.frame) * int64_t{kChunkBytes});
+  AddTotals(0, -account_->ChunksIn(entry.frame) * int64_t{kChunkBytes});
   account_->Free(entry.frame);
   const int chunks = std::popcount(entry.mask);
   version->chunks -= chunks;
@@ -284,6 +301,8 @@ void RegionVersions::Unlink(size_t count) {
     unlinked_.push_back(std::move(versions_[i]));
   }
   versions_.erase(versions_.begin(), versions_.begin() + static_cast<ptrdiff_t>(count));
+  nameless_ -= count;
+  NoteAge();
 }
 
 void RegionVersions::UnlinkOldestNamed() {
@@ -317,6 +336,7 @@ bool RegionVersions::YieldStep(bool held) {
     UnlinkOldestNamed();
   }
   FreeStep(kSpansPerYield);
+  place_.WakeNow();  // work may be left, or nothing at all
   return true;
 }
 
@@ -334,8 +354,9 @@ bool RegionVersions::FreeStep(uint64_t spans_max) {
   });
   if (next < kPagesEnd) return false;
   unlinked_.pop_back();
+  NoteAge();
   account_->ReleaseIndex(BytesOfVersion());
-  AddBytes(-static_cast<int64_t>(BytesOfVersion()));
+  AddTotals(0, -static_cast<int64_t>(BytesOfVersion()));
   return unlinked_.empty();
 }
 
@@ -358,8 +379,9 @@ bool RegionVersions::MergeStep(const PageIndex& head) {
     const uint64_t span = from->delta.NextSpan(0);
     if (span == PageIndex::kNoSpan) {
       versions_.erase(versions_.begin() + static_cast<ptrdiff_t>(at));
+      --nameless_;
       account_->ReleaseIndex(BytesOfVersion());
-      AddBytes(-static_cast<int64_t>(BytesOfVersion()));
+      AddTotals(0, -static_cast<int64_t>(BytesOfVersion()));
       return false;
     }
     const uint64_t page = span * kPagesPerSpan;

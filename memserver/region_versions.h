@@ -28,6 +28,7 @@
 #include "memserver/page_index.h"
 #include "memserver/seal_order.h"
 #include "memserver/store_counters.h"
+#include "memserver/versioned_regions.h"
 #include "proto/wire.h"
 
 namespace nram {
@@ -114,8 +115,9 @@ class RegionVersions {
   Held Hold(VersionNumber version, LeaseId lease);
   void Release(VersionNumber version, LeaseId lease);
   void ReleaseAll(LeaseId lease);
+  bool Holds(LeaseId lease) const;
   // The region has no living owner at `now_ns`. Drops the versions that do not outlive one and are not held. True:
-  // some are left; it is to be asked again.
+  // some are left. Has the region woken when the time of the next one is over.
   bool EndOwner(int64_t now_ns);
   // It has one, again: the versions' seconds without one begin anew when that one ends.
   void HasOwner() { alone_since_ns_ = 0; }
@@ -124,12 +126,16 @@ class RegionVersions {
   // cannot be done for want of room.
   static constexpr uint64_t kSpansPerStep = 64;
   bool Step(PageIndex* head);
+  bool has_work() const { return !unlinked_.empty() || nameless_ > 0 || order_.renumbers(); }
   // Frees a part of the oldest version's own frames; the version is gone. False: no version is left, nor anything to
   // free. Not `held`: nor is a version that is not held and has no older one that is.
   bool YieldStep(bool held = true);
   // The stamp of the version that YieldStep would free; its turn is after all lower stamps, in this region or another.
   // 0: it has no name any more. nullopt: it would free nothing.
   std::optional<uint64_t> StampToYield(bool held) const;
+  // The region's places among those of the server, which are kept up to date. It is woken when there is work for Step,
+  // and when a version has gone or is not held any more.
+  VersionedRegions::Place* place() { return &place_; }
   // Unlinks all versions, and frees as one Step. True: all is free.
   bool FreeAll();
   // The highest version that has yielded; 0: none.
@@ -146,14 +152,14 @@ class RegionVersions {
 
   // Oldest first.
   std::vector<StoredVersion> List() const;
-  VersionNumber newest() const;                       // 0: none
-  VersionNumber oldest() const;                       // 0: none
+  VersionNumber newest() const { return NewestNamed() ? NewestNamed()->number : VersionNumber{}; }  // 0: none
+  VersionNumber oldest() const;                                                                     // 0: none
   VersionNumber highest() const { return highest_; }  // of all that were ever sealed
   // The pages of deltas, also of those that are to be freed.
   uint64_t pages() const { return pages_; }
   uint64_t chunks() const { return chunks_; }
   // The bytes of all of them, as VersionTotals has it.
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return static_cast<uint64_t>(bytes_); }
 
  private:
   struct Version {
@@ -175,7 +181,7 @@ class RegionVersions {
   static constexpr size_t kNone = ~size_t{0};
   // With the allocator's words. A version has its places in two lists that double when they grow, and one in the table
   // of places.
-  static constexpr uint64_t kBytes = 448;  // and its place in the server's list of such regions
+  static constexpr uint64_t kBytes = 448;  // and its places among the server's regions
   static constexpr uint64_t kVersionBytes = 240;
   static constexpr uint64_t kHoldBytes = 16;
   static constexpr uint64_t kPagesEnd = kRegionChunksMax / kChunksPerPage;
@@ -196,12 +202,12 @@ class RegionVersions {
   size_t FindNamed(VersionNumber version) const;
   // The newest one that has a name; null: there is none.
   Version* NewestNamed() const;
-  void ReleaseHolds(Version* version);
   void ReleaseOne(Version* version, LeaseId lease);
   void Unname(Version* version);
   void NoteYield(VersionNumber number);
-  void AddVersions(int64_t versions);
-  void AddBytes(int64_t bytes);
+  // The oldest version may be another one, or held, or not held any more.
+  void NoteAge();
+  void AddTotals(int64_t versions, int64_t bytes);
   void Free(Version* version, const PageEntry& entry);
   // Has the oldest `count` versions freed, named and held ones too.
   void Unlink(size_t count);
@@ -232,12 +238,15 @@ class RegionVersions {
   VersionNumber yielded_{};
   uint64_t pages_ = 0;
   uint64_t chunks_ = 0;
-  uint64_t bytes_ = 0;
+  int64_t bytes_ = 0;
+  bool is_barred_ = false;            // its oldest version is held
+  size_t nameless_ = 0;               // of versions_
   std::vector<VersionPtr> versions_;  // the oldest first
   std::vector<VersionPtr> unlinked_;
   // While the order renumbers: deltas up to renumber_end_ are looked at first, then the head.
   DeltaCursor renumber_at_;
   VersionNumber renumber_end_{};
+  VersionedRegions::Place place_;
 };
 
 }  // namespace nram

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Credit kCredit{256, 4096};
 
-constexpr uint64_t kVersionSteps = 64;  // in a tick: some milliseconds, 100 at most
+constexpr uint64_t kVersionSteps = 64;  // in a tick
 
 // One of every 64 bytes is for landing frames, within bounds.
 size_t LandingPages(uint64_t ceiling_bytes) { return std::clamp<size_t>(ceiling_bytes / 64 / kPageBytes, 128, 2048); }
@@ -34,7 +34,8 @@ absl::StatusOr<std::unique_ptr<ServerCore>> ServerCore::Create(const ServerCoreO
 }
 
 ServerCore::ServerCore(const ServerCoreOptions& options, std::unique_ptr<FrameArena> arena, const Clock* clock)
-    : arena_(std::move(arena)),
+    : clock_(clock),
+      arena_(std::move(arena)),
       tenants_(arena_.get()),
       leases_(arena_.get(), clock, options.lease_ttl_ms),
       store_(arena_.get(), &leases_),
@@ -52,18 +53,27 @@ void ServerCore::SetDraining(bool draining, bool leaving, bool urgent) {
   store_.SetDraining(draining);
 }
 
-ServerCore::Leases ServerCore::Tick(int64_t lease_now_ns, int64_t now_ns) {
-  // Renewals that came while the server was stopped have not been read yet.
-  if (ticked_ns_ != 0 && now_ns - ticked_ns_ > kStoppedMs * kNsPerMs) leases_.Extend(now_ns - ticked_ns_);
+ServerCore::Leases ServerCore::Tick(int64_t lease_now_ns, int64_t now_ns, int64_t worked_ns) {
+  // Renewals that came while the server was stopped have not been read yet. While this thread worked, others read them.
+  const int64_t stopped_ns = now_ns - ticked_ns_ - (worked_ns - worked_ns_);
+  if (ticked_ns_ != 0 && stopped_ns > kStoppedMs * kNsPerMs) leases_.Extend(stopped_ns);
   ticked_ns_ = now_ns;
-  Leases ended = Collect(lease_now_ns);
-  store_.StepVersions(kVersionSteps);
+  worked_ns_ = worked_ns;
+  Leases ended = End(lease_now_ns);
+  store_.CollectSome(WorkBound(clock_, kCollectMs * kNsPerMs));
+  store_.StepVersions(kVersionSteps, WorkBound(clock_, kVersionsMs * kNsPerMs));
   return ended;
 }
 
 ServerCore::Leases ServerCore::Collect(int64_t lease_now_ns) {
+  Leases ended = End(lease_now_ns);
+  store_.CollectSome(WorkBound());
+  return ended;
+}
+
+ServerCore::Leases ServerCore::End(int64_t lease_now_ns) {
   Leases ended = leases_.EndExpired(lease_now_ns);
-  for (const std::shared_ptr<Lease>& lease : ended) store_.CollectLease(*lease);
+  for (const std::shared_ptr<Lease>& lease : ended) store_.CollectLater(lease);
   return ended;
 }
 

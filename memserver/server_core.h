@@ -36,8 +36,12 @@ class ServerCore {
   // The period of Tick. After a longer pause than kStoppedMs between two ticks the server counts as stopped.
   static constexpr int64_t kTickMs = 100;
   static constexpr int64_t kStoppedMs = 1'000;
+  // For how long a tick collects, and goes on with the pending work of versions.
+  static constexpr int64_t kCollectMs = 25;
+  static constexpr int64_t kVersionsMs = 25;
 
-  // `clock` tells leases the time and must outlive the core. INVALID_ARGUMENT: the ceiling leaves nothing to lend.
+  // `clock` tells leases the time, and Tick how long it has worked; it must outlive the core. INVALID_ARGUMENT: the
+  // ceiling leaves nothing to lend.
   static absl::StatusOr<std::unique_ptr<ServerCore>> Create(const ServerCoreOptions& options, const Clock* clock);
   // All sessions must be gone. Stored data is gone.
   ~ServerCore() = default;
@@ -66,16 +70,20 @@ class ServerCore {
   bool urgent() const { return urgent_; }
 
   using Leases = std::vector<std::shared_ptr<Lease>>;
-  // The regular round, one caller at a time. Gives all leases the time for which the server was stopped, collects, and
-  // goes on with the pending work of versions. `lease_now_ns` is the clock's time. `now_ns` is the monotonic time,
-  // read after it: a stop between the two ends no lease, and the next tick adds it. Returns the leases that have ended.
-  Leases Tick(int64_t lease_now_ns, int64_t now_ns);
-  // Ends the leases whose time is up, and frees the GC regions that they owned. Returns these leases.
+  // The regular round, one caller at a time. Gives all leases the time for which the server was stopped, collects for a
+  // bounded time, and goes on with the pending work of versions; the next tick does the rest. `lease_now_ns` is the
+  // clock's time. `now_ns` is the monotonic time, read after it: a stop between the two ends no lease, and the next
+  // tick adds it. `worked_ns`: the processor time that the caller's thread has taken, read before `now_ns`. The server
+  // was not stopped meanwhile. Returns the leases that have ended.
+  Leases Tick(int64_t lease_now_ns, int64_t now_ns, int64_t worked_ns = 0);
+  // Ends the leases whose time is up, and unlinks the GC regions that they owned. Returns these leases.
   Leases Collect(int64_t lease_now_ns);
 
  private:
   ServerCore(const ServerCoreOptions& options, std::unique_ptr<FrameArena> arena, const Clock* clock);
+  Leases End(int64_t lease_now_ns);
 
+  const Clock* const clock_;
   const std::unique_ptr<FrameArena> arena_;
   Tenants tenants_;
   LeaseTable leases_;
@@ -86,7 +94,9 @@ class ServerCore {
   std::atomic<bool> draining_{false};
   std::atomic<bool> leaving_{false};
   std::atomic<bool> urgent_{false};
-  int64_t ticked_ns_ = 0;  // Tick's own: the time of the last tick; 0 before the first
+  // Tick's own: the times of the last tick; 0 before the first.
+  int64_t ticked_ns_ = 0;
+  int64_t worked_ns_ = 0;
 };
 
 }  // namespace nram

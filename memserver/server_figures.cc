@@ -29,7 +29,7 @@ void AddRoom(const v1::Capacity& capacity, Figures* figures) {
       {"nram_server_overhead_bytes", "Donated memory that the server needs for itself.", Of(capacity.overhead_bytes())},
       {"nram_server_asked_back_bytes", "Bytes that the server asks its clients to give back.",
        Of(capacity.asked_back_bytes())},
-      {"nram_server_draining", "1: the server takes no new spans.", Of(capacity.draining())},
+      {"nram_server_draining", "1: the server accepts no new spans.", Of(capacity.draining())},
       {"nram_server_leaving", "1: clients move the stored pages to other servers.", Of(capacity.leaving())},
       {"nram_server_pressed", "1: the donor needs its memory, or has needed it within the last 30 s.",
        Of(capacity.pressed())},

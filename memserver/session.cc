@@ -42,7 +42,7 @@ Session::~Session() {
 }
 
 void Session::ReturnLanding() {
-  if (landed_count_ > 0) context_.landing->Give(landed_.data(), landed_count_);
+  if (landed_count_ > 0) context_.landing->Give(landed_.data(), landed_count_, Taker());
   landed_count_ = 0;
 }
 
@@ -170,9 +170,7 @@ absl::StatusOr<bool> Session::Begin(const MessageHeader& request, const PayloadT
   if (reply_room < reply_bytes) return false;
   if (request.op == Op::kWrite) {
     const uint64_t pages = range.pages();
-    // Bulk writes leave room for an urgent one, which must not wait for them.
-    const size_t leave = urgent() ? 0 : kPagesPerMessage;
-    if (!context_.landing->Take(pages, landed_.data(), leave)) return false;
+    if (!context_.landing->Take(pages, landed_.data(), Taker())) return false;
     landed_count_ = pages;
     const absl::Span<const ChunkMask> masks = tables.masks;
     mask_count_ = masks.size();

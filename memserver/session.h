@@ -72,6 +72,10 @@ class Session : public MessageService, public LeaseConnection {
   bool fenced() const { return fenced_.load(std::memory_order_relaxed); }
   // Valid while the session lives. Null before hello.
   const Lease* lease() const { return lease_.get(); }
+  // A write's payload lands in frames of the server.
+  bool lands() const { return landed_count_ > 0; }
+  // Begin has said "not now" for want of landing frames.
+  void NoteWaits(int64_t now_ns) { context_.tenant->landing_waited_ns = now_ns; }
   // Whether the lease lives. The session must be bound.
   bool live() const { return lease_->live(); }
   bool urgent() const { return connection_class_ == 1; }
@@ -102,6 +106,7 @@ class Session : public MessageService, public LeaseConnection {
   void ReadInto(const MessageHeader& request, ReplyBuffer* reply);
   absl::Status ReadDirect(const MessageHeader& request, ReplyBuffer* reply);
   void ReturnLanding();
+  LandingTaker Taker() const { return {&context_.tenant->landing, &lease_->landing, urgent()}; }
 
   const SessionContext context_;
   const bool takes_turns_;

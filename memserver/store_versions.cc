@@ -60,7 +60,7 @@ Reason PageStore::SealOnce(Lease* lease, const VersionSeal& seal, SealReply* rep
     region->versions =
         RegionVersions::Make(index->account(), kind, &mutable_counters()->versions, &region->tenant->versions);
     if (region->versions == nullptr) return Reason::kFull;
-    ListVersioned(key);
+    region->versions->place()->Join(versioned(), key);
   }
   RegionVersions* const versions = region->versions.get();
   const RegionVersions::Sealed sealed = versions->Seal(index, seal.version, seal.keep);

@@ -10,6 +10,7 @@
 #include "memserver/frame_arena.h"
 #include "memserver/page_index.h"
 #include "memserver/payment.h"
+#include "memserver/region_lists.h"
 #include "memserver/region_versions.h"
 #include "memserver/store_counters.h"
 #include "memserver/tenant.h"
@@ -40,6 +41,8 @@ struct StoredRegion {
   uint16_t birth() const { return versions != nullptr && !NRAM_PLANTED(born_not_set) ? versions->birth() : 0; }
 
   static constexpr uint64_t kSpansPerStep = 64;
+  // Its owner is gone: drops versions that go with it. True: some stay, and the region with them.
+  bool StaysAlone(int64_t now_ns) { return versions != nullptr && versions->EndOwner(now_ns); }
 
   Tenant* const tenant;
   LeaseId lease{};
@@ -53,10 +56,12 @@ struct StoredRegion {
   std::unique_ptr<RegionVersions> versions;  // null: the region never had any
 };
 
-// The cost of a region beyond its pages: itself, its slot in the shard's table (which doubles when it grows), the
-// allocator's words.
-inline constexpr uint64_t kRegionBytes = 184;
-static_assert(sizeof(StoredRegion) + 2 * sizeof(size_t) + 2 * (3 * sizeof(uint64_t) + 1) <= kRegionBytes);
+// The cost of a region beyond its pages: itself, its slot in the shard's table (which doubles when it grows), its
+// places in two lists, the allocator's words.
+inline constexpr uint64_t kRegionBytes = 248;
+static_assert(sizeof(StoredRegion) + 2 * sizeof(size_t) + 2 * (3 * sizeof(uint64_t) + 1) + LeaseRegions::kEntryBytes +
+                  TenantRegions::kEntryBytes <=
+              kRegionBytes);
 constexpr uint64_t RegionBytes(bool sealed) {
   return kRegionBytes + PageIndex::PrepaidBytes(sealed ? PageIndex::Pages::kSealed : PageIndex::Pages::kPlain);
 }

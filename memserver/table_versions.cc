@@ -1,10 +1,9 @@
 // RegionTable's part in versions (adr/0019).
 
 #include <algorithm>
-#include <functional>
-#include <tuple>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "memserver/region_table.h"
 
@@ -20,6 +19,7 @@ constexpr uint64_t kYieldBytesMin = 256 * kKiB;
 constexpr uint64_t kYieldBytesMax = 64 * kMiB;
 constexpr int kYieldSteps = 64;
 constexpr int kDonorYieldSteps = 256;
+constexpr int64_t kStuckNs = kNsPerSecond;  // between two tries of work that finds no room
 
 absl::Status NoRegion(RegionId id) { return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id)))); }
 
@@ -31,24 +31,6 @@ uint64_t NextSpan(uint64_t next) { return next == PageIndex::kNoSpan ? 0 : next;
 
 }  // namespace
 
-void RegionTable::ListVersioned(const StoredKey& key) {
-  MutexLock lock(&versioned_mu_);
-  versioned_.emplace(key.tenant, Raw(key.id));
-}
-
-void RegionTable::UnlistVersioned(const StoredKey& key) {
-  MutexLock lock(&versioned_mu_);
-  versioned_.erase({key.tenant, Raw(key.id)});
-}
-
-std::vector<StoredKey> RegionTable::Versioned() const {
-  std::vector<StoredKey> keys;
-  MutexLock lock(&versioned_mu_);
-  keys.reserve(versioned_.size());
-  for (const auto& [tenant, id] : versioned_) keys.push_back({RegionId{id}, tenant});
-  return keys;
-}
-
 absl::StatusOr<std::vector<StoredVersion>> RegionTable::ListVersions(const StoredKey& key) const {
   const Shard& at = shard(key.id);
   ReaderLock lock(&at.mu);
@@ -58,19 +40,22 @@ absl::StatusOr<std::vector<StoredVersion>> RegionTable::ListVersions(const Store
 }
 
 absl::Status RegionTable::HoldVersion(Lease* lease, const StoredKey& key, VersionNumber version, bool release) {
-  // The lease is marked first, and looked at under the lock. CollectLease looks at the mark after the lease has ended,
-  // and then takes the lock. So either CollectLease ends this hold, or this thread sees that the lease has ended.
+  // The lease is marked and the hold listed first, and the lease looked at under the lock. CollectLease looks at both
+  // after the lease has ended, and then takes the lock. So either CollectLease ends this hold, or this thread sees that
+  // the lease has ended.
   if (!release) lease->may_hold = true;
   Shard& at = shard(key.id);
   WriterLock lock(&at.mu);
-  if (!lease->live()) return absl::NotFoundError("the lease has ended");
   const auto it = at.regions.find(key);
+  RegionVersions* const versions = it == at.regions.end() ? nullptr : it->second->versions.get();
+  const auto unlist = absl::MakeCleanup([&] {
+    if (versions == nullptr || !versions->Holds(lease->id)) held_.Release(*lease, key.id);
+  });
+  if (release && versions != nullptr) versions->Release(version, lease->id);
   if (it == at.regions.end()) return NoRegion(key.id);
-  RegionVersions* const versions = it->second->versions.get();
-  if (release) {
-    if (versions != nullptr) versions->Release(version, lease->id);
-    return absl::OkStatus();
-  }
+  if (release) return absl::OkStatus();
+  if (!held_.Hold(*lease, key.id)) return absl::ResourceExhaustedError("the server is full");
+  if (!lease->live()) return absl::NotFoundError("the lease has ended");
   switch (versions == nullptr ? RegionVersions::Held::kUnknown : versions->Hold(version, lease->id)) {
     case RegionVersions::Held::kOk:
       return absl::OkStatus();
@@ -86,15 +71,20 @@ absl::Status RegionTable::HoldVersion(Lease* lease, const StoredKey& key, Versio
   return NoVersion(key.id, version);
 }
 
-void RegionTable::ReleaseHolds(const Lease& lease) {
-  for (const StoredKey& key : Versioned()) {
-    if (key.tenant != lease.tenant->number) continue;
-    Shard& at = shard(key.id);
+bool RegionTable::ReleaseHolds(const Lease& lease, uint64_t* from) {
+  const std::vector<RegionId> ids = held_.Next(lease.id, *from, kLooksPerStep);
+  Count(&looked_at_, ids.size());
+  for (const RegionId id : ids) {
+    Shard& at = shard(id);
     WriterLock lock(&at.mu);
-    const auto it = at.regions.find(key);
-    if (it == at.regions.end() || it->second->versions == nullptr || lease.live()) continue;
-    it->second->versions->ReleaseAll(lease.id);
+    if (lease.live()) continue;
+    const auto it = at.regions.find({id, lease.tenant->number});
+    if (it != at.regions.end() && it->second->versions != nullptr) it->second->versions->ReleaseAll(lease.id);
+    held_.Release(lease, id);
   }
+  if (ids.size() < kLooksPerStep || ids.back() == RegionId{~uint64_t{0}}) return true;
+  *from = Raw(ids.back()) + 1;
+  return false;
 }
 
 absl::StatusOr<std::vector<RegionTable::ListedSpan>> RegionTable::ListSpansAt(const StoredKey& key,
@@ -139,91 +129,80 @@ absl::StatusOr<std::vector<RegionTable::ChangedSpan>> RegionTable::ListChanges(c
   return spans;
 }
 
-bool RegionTable::KeepsRegion(StoredRegion* region) {
-  return region->versions != nullptr && region->versions->EndOwner(leases_->NowNs());
-}
-
 bool RegionTable::StepVersionsOf(const StoredKey& key) {
+  Count(&looked_at_);
   Doomed collected;
   {
     Shard& at = shard(key.id);
     WriterLock lock(&at.mu);
     const auto it = at.regions.find(key);
-    if (it == at.regions.end() || it->second->versions == nullptr) {
-      UnlistVersioned(key);
-      return true;
-    }
+    if (it == at.regions.end() || it->second->versions == nullptr) return true;
     StoredRegion* const region = it->second.get();
+    RegionVersions* const versions = region->versions.get();
+    versions->place()->SetAwake();
     const std::shared_ptr<Lease> owner = leases_->Find(region->lease);
     const bool is_orphan = owner == nullptr || !owner->live();
-    if (!is_orphan) region->versions->HasOwner();
-    if (!is_orphan || KeepsRegion(region) || !region->gc) return region->versions->Step(&region->index);
-    if (region->named) names_.Forget(key);
-    collected = std::move(it->second);
-    at.regions.erase(it);
-    UnlistVersioned(key);
+    if (!is_orphan) versions->HasOwner();
+    if (!is_orphan || region->StaysAlone(leases_->NowNs()) || !region->gc) {
+      const bool done = versions->Step(&region->index);
+      // Without room for the rest, it waits a little.
+      if (versions->has_work()) versions->place()->Wake(leases_->NowNs() + (done ? kStuckNs : 0));
+      return done;
+    }
+    collected = TakeOut(&at.regions, it);
   }
   doomed_.FreeLater(std::move(collected));
   Count(&counters_.regions_collected);
   return true;
 }
 
-bool RegionTable::StepVersions(uint64_t steps_max) {
-  for (const StoredKey& key : Versioned()) {
-    while (!StepVersionsOf(key)) {
-      if (steps_max == 0 || --steps_max == 0) return false;
-    }
+bool RegionTable::StepVersions(uint64_t steps_max, const WorkBound& bound) {
+  while (true) {
+    const std::optional<StoredKey> key = versioned_.TakeDue();
+    if (!key.has_value()) return true;
+    if (!StepVersionsOf(*key) && (steps_max == 0 || --steps_max == 0)) return false;
+    if (bound.is_over()) return false;
   }
-  return true;
 }
 
 uint64_t RegionTable::YieldOldest(const Yields& yields) {
-  // Of another tenant's than the first; the stamp; where.
-  using Candidate = std::tuple<bool, uint64_t, TenantNumber, uint64_t>;
-  std::vector<Candidate> candidates;  // a heap, the one that goes first on top
-  const auto add = [&](const StoredKey& key, const StoredRegion& region) {
-    const std::optional<uint64_t> stamp = region.versions->StampToYield(yields.held);
-    if (!stamp.has_value()) return;
-    candidates.emplace_back(yields.first != nullptr && key.tenant != yields.first->number, *stamp, key.tenant,
-                            Raw(key.id));
-    std::push_heap(candidates.begin(), candidates.end(), std::greater<>());
-  };
-  for (const StoredKey& key : Versioned()) {
-    if (yields.first_alone && key.tenant != yields.first->number) continue;
-    Shard& at = shard(key.id);
-    ReaderLock lock(&at.mu);
-    const auto it = at.regions.find(key);
-    if (it != at.regions.end() && it->second->versions != nullptr) add(key, *it->second);
-  }
   uint64_t freed = 0;
-  for (int step = 0; step < yields.steps_max && freed < yields.bytes && !candidates.empty(); ++step) {
-    std::pop_heap(candidates.begin(), candidates.end(), std::greater<>());
-    const StoredKey key{RegionId{std::get<3>(candidates.back())}, std::get<2>(candidates.back())};
-    candidates.pop_back();
-    Shard& at = shard(key.id);
+  for (int step = 0; step < yields.steps_max && freed < yields.bytes; ++step) {
+    bool held = yields.held;
+    std::optional<TenantNumber> first;
+    if (yields.first != nullptr) first = yields.first->number;
+    std::optional<StoredKey> key = first.has_value() ? versioned_.Oldest({.of = first, .held = held}) : std::nullopt;
+    if (!key.has_value() && !yields.first_alone) {
+      held = yields.held && !first.has_value();  // one that another tenant holds stays
+      key = versioned_.Oldest({.not_of = first, .held = held});
+    }
+    if (!key.has_value()) break;
+    Count(&looked_at_);
+    Shard& at = shard(key->id);
     WriterLock lock(&at.mu);
-    const auto it = at.regions.find(key);
+    const auto it = at.regions.find(*key);
     if (it == at.regions.end() || it->second->versions == nullptr) continue;
     RegionVersions* const versions = it->second->versions.get();
     const uint64_t before = versions->bytes();
-    versions->YieldStep(yields.held);
+    versions->YieldStep(held);
     freed += before - versions->bytes();
-    add(key, *it->second);
   }
   return freed;
 }
 
-bool RegionTable::YieldVersions(const Tenant& tenant, uint64_t bytes) {
-  const uint64_t all = counters_.versions.yieldable_bytes();
+bool RegionTable::YieldVersions(const Tenant& tenant, uint64_t bytes, bool held) {
+  const VersionTotals& own = tenant.versions;
+  const uint64_t all = held ? counters_.versions.YieldableTo(own) : counters_.versions.unheld_bytes();
   if (all == 0) return false;
   const uint64_t left_bytes = tenant.account.left_bytes();
   const uint64_t free_bytes = arena_->usage().free_bytes;
   const uint64_t own_lack = bytes - std::min(bytes, left_bytes);
   const uint64_t lack = bytes - std::min(bytes, free_bytes);
-  if (own_lack > tenant.versions.yieldable_bytes() || lack > all) return false;  // they would go in vain
+  const uint64_t own_all = held ? own.yieldable_bytes() : own.unheld_bytes();
+  if (own_lack > own_all || lack > all) return false;  // they would go in vain
   return YieldOldest({.first = &tenant,
                       .first_alone = own_lack > 0,
-                      .held = true,
+                      .held = held,
                       .bytes = std::clamp(std::max(own_lack, lack), kYieldBytesMin, kYieldBytesMax),
                       .steps_max = kYieldSteps}) > 0;
 }

@@ -16,6 +16,7 @@
 
 #include "base/sync.h"
 #include "memserver/frame_arena.h"
+#include "memserver/landing_frames.h"
 #include "memserver/store_counters.h"
 #include "memserver/tenant_limits.h"
 
@@ -86,6 +87,10 @@ struct Tenant {
   Quota connections;       // of the data plane
   Quota calls;             // control calls under way
   VersionTotals versions;  // of its regions
+  size_t uncharged_leases = 0;  // guarded by the lease table's lock
+  LandingShare landing;
+  std::atomic<uint64_t> answer_bytes{0};      // of large answers of control that are not taken yet (AnswerRoom)
+  std::atomic<int64_t> landing_waited_ns{0};  // when a connection of it last waited for landing frames
 };
 
 // All tenants since the server started, by their numbers. Thread-safe.

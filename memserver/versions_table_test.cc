@@ -270,7 +270,6 @@ TEST_F(VersionsTableTest, WritesOfOthersTakeWhatVersionsHave) {
   const std::shared_ptr<Lease> other = leases_.Grant({.tenant = &other_, .id = LeaseId{2}}).value();
   WritePages(kPages, 'a');
   ASSERT_EQ(Seal(kOne), Reason::kOk);
-  ASSERT_TRUE(Hold(lease_.get(), kOne).ok());
   WritePages(kPages, 'b');
   ASSERT_EQ(Seal(kTwo), Reason::kOk);
   WritePages(1, 'c');
@@ -279,7 +278,7 @@ TEST_F(VersionsTableTest, WritesOfOthersTakeWhatVersionsHave) {
   FillUp(16);
   limit_bytes_ = 0;
   WritePages(kPages / 2, 'x', other.get(), kOther);
-  EXPECT_EQ(Numbers(), Versions{kTwo}) << "the oldest goes first, held or not";
+  EXPECT_EQ(Numbers(), Versions{kTwo}) << "the oldest goes first";
   EXPECT_EQ(store_.counters().versions.yielded, 1u);
   EXPECT_EQ(store_.counters().refused_full, 0u);
   for (uint64_t page = 0; page < kPages; ++page) {
@@ -295,6 +294,40 @@ TEST_F(VersionsTableTest, WritesOfOthersTakeWhatVersionsHave) {
   }
   EXPECT_EQ(reason, Reason::kFull);
   EXPECT_EQ(store_.counters().refused_full, 1u);
+  arena_->CloseReservation(&rest_);
+}
+
+// The other tenant is full, however much the holder's versions keep; the holder's own writes come first.
+TEST_F(VersionsTableTest, AHeldVersionStaysWhereAnotherTenantLacksRoom) {
+  constexpr uint64_t kPages = 3'000;
+  const std::shared_ptr<Lease> other = leases_.Grant({.tenant = &other_, .id = LeaseId{2}}).value();
+  WritePages(kPages, 'a');
+  ASSERT_EQ(Seal(kOne), Reason::kOk);
+  ASSERT_TRUE(Hold(lease_.get(), kOne).ok());
+  WritePages(kPages, 'b');
+  ASSERT_EQ(Seal(kTwo), Reason::kOk);
+  EXPECT_EQ(store_.counters().versions.BarredFrom(other_.versions), store_.counters().versions.yieldable_bytes());
+  EXPECT_EQ(store_.counters().versions.BarredFrom(tenant_.versions), 0u);
+  FillUp(16);
+  Reason reason = Reason::kOk;
+  absent_ = PageStore::IfAbsent::kCreateGc;
+  for (uint64_t page = 0; page < kPages && reason == Reason::kOk; ++page) {
+    reason = WritePage(page, 'x', other.get(), kOther);
+  }
+  EXPECT_EQ(reason, Reason::kFull);
+  EXPECT_FALSE(store_.YieldVersions(other_, kPageBytes));
+  EXPECT_EQ(Numbers(), (Versions{kOne, kTwo}));
+  EXPECT_EQ(ReadAt(kOne, 1), Data(1, 'a'));
+  // Its tenant needs room itself, or the donor does.
+  EXPECT_TRUE(store_.YieldVersions(tenant_, kPageBytes));
+  EXPECT_EQ(Numbers(), Versions{kTwo});
+  EXPECT_EQ(store_.counters().versions.held_bytes, 0);
+  EXPECT_TRUE(store_.StepVersions(kEver));
+  ASSERT_TRUE(Hold(lease_.get(), kTwo).ok());
+  EXPECT_EQ(store_.YieldForDonor(kPageBytes, /*held=*/false), 0u);
+  EXPECT_GT(store_.YieldForDonor(kPageBytes, /*held=*/true), 0u);
+  EXPECT_EQ(Numbers(), Versions{});
+  EXPECT_EQ(store_.counters().versions.held_bytes, 0);
   arena_->CloseReservation(&rest_);
 }
 
@@ -410,6 +443,33 @@ TEST_F(VersionsTableTest, AViewGrowsWhereVersionsAreInTheWay) {
   EXPECT_TRUE(told.ok()) << told;
   EXPECT_EQ(Numbers(), Versions{});
   EmptyAll();
+}
+
+// --- Work is looked for where it is.
+
+TEST_F(VersionsTableTest, RegionsCostNothingWhileNothingHappensToTheirVersions) {
+  constexpr uint64_t kRegions = 2'000;
+  for (uint64_t id = 1; id <= kRegions; ++id) {
+    ASSERT_EQ(store_.Create(lease_.get(), RegionId{id}, 1, /*gc=*/true), Reason::kOk);
+    ASSERT_EQ(Seal(kOne, VersionKeep::kUntilDropped, nullptr, RegionId{id}), Reason::kOk);
+  }
+  EXPECT_TRUE(store_.StepVersions(kEver));
+  uint64_t before = store_.looked_at();
+  for (int tick = 0; tick < 10; ++tick) EXPECT_TRUE(store_.StepVersions(kEver));
+  EXPECT_EQ(store_.looked_at(), before);
+  EXPECT_TRUE(store_.YieldVersions(tenant_, kPageBytes)) << "the oldest ones";
+  EXPECT_LE(store_.looked_at() - before, 64u) << "of one turn";
+  EXPECT_EQ(Numbers(RegionId{1}), Versions{});
+  EXPECT_EQ(Numbers(RegionId{kRegions}), Versions{kOne});
+  // Nor as orphans that wait for nothing.
+  EndLease(1);
+  EXPECT_TRUE(store_.StepVersions(kEver));
+  before = store_.looked_at();
+  for (int tick = 0; tick < 10; ++tick) {
+    clock_.AdvanceMs(1'000);
+    EXPECT_TRUE(store_.StepVersions(kEver));
+  }
+  EXPECT_EQ(store_.looked_at(), before);
 }
 
 // --- Lists.

@@ -30,8 +30,10 @@ void Landing::Add(std::byte* data, size_t bytes) {
   pieces_[count_++] = {data, bytes};
 }
 
-MessageReader::MessageReader(size_t buffer_bytes) : buffer_bytes_(buffer_bytes), buffer_(new std::byte[buffer_bytes]) {
+MessageReader::MessageReader(size_t buffer_bytes)
+    : buffer_bytes_(buffer_bytes), buffer_(Mapping::Anonymous(buffer_bytes).value()) {
   CHECK_GE(buffer_bytes, kBufferBytesMin);
+  buffer_.HideFromCoreDumps();
 }
 
 absl::StatusOr<MessageReader::Progress> MessageReader::ReadFrom(Channel* channel, Handler* handler,
@@ -55,7 +57,7 @@ absl::StatusOr<MessageReader::Progress> MessageReader::ReadFrom(Channel* channel
   // where it belongs.
   size_t ahead = buffer_bytes_ - end_;
   if (header_.payload_bytes >= kLargePayloadBytes && !dropping_) ahead = std::min(ahead, kSmallReadAheadBytes);
-  pieces[count++] = {buffer_.get() + end_, ahead};
+  pieces[count++] = {buffer_.data() + end_, ahead};
   NRAM_ASSIGN_OR_RETURN(const Channel::Received received, channel->Receive({pieces, count}, fill));
   if (received.bytes == 0) {
     if (!received.ended) return Progress::kWouldBlock;
@@ -77,7 +79,7 @@ absl::StatusOr<bool> MessageReader::Feed(absl::Span<const std::byte> bytes, size
     if (!ready) return false;
     MakeRoom();
     const size_t step = std::min(bytes.size() - *taken, buffer_bytes_ - end_);
-    memcpy(buffer_.get() + end_, bytes.data() + *taken, step);
+    memcpy(buffer_.data() + end_, bytes.data() + *taken, step);
     end_ += step;
     *taken += step;
   }
@@ -89,7 +91,7 @@ void MessageReader::MakeRoom() {
     begin_ = end_ = 0;
   } else if (begin_ > 0) {
     // Unless the handler pauses, less than a header and its tables is left here.
-    memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
+    memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
   }
@@ -104,7 +106,7 @@ absl::StatusOr<bool> MessageReader::Dispatch(Handler* handler) {
       continue;
     }
     if (end_ - begin_ < kMessageHeaderBytes) return true;
-    const std::byte* at = buffer_.get() + begin_;
+    const std::byte* at = buffer_.data() + begin_;
     NRAM_RETURN_IF_ERROR(DecodeHeader(at, &header_));
     const size_t table_bytes = header_.table_bytes();
     if (end_ - begin_ < kMessageHeaderBytes + table_bytes) return true;
@@ -140,7 +142,7 @@ absl::StatusOr<bool> MessageReader::Dispatch(Handler* handler) {
 void MessageReader::TakeFromBuffer() {
   while (payload_left_ > 0 && begin_ < end_) {
     size_t step = std::min(payload_left_, end_ - begin_);
-    const std::byte* from = buffer_.get() + begin_;
+    const std::byte* from = buffer_.data() + begin_;
     if (!dropping_) {
       const iovec& piece = landing_.pieces()[landing_piece_];
       step = std::min(step, piece.iov_len - landing_offset_);

@@ -9,11 +9,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/mapping.h"
 #include "base/tls/channel.h"
 #include "proto/message.h"
 
@@ -103,7 +103,7 @@ class MessageReader {
   static constexpr size_t kSmallReadAheadBytes = kMessageHeaderBytes + kPagesPerMessage;
 
   const size_t buffer_bytes_;
-  const std::unique_ptr<std::byte[]> buffer_;
+  const Mapping buffer_;
   size_t begin_ = 0;  // unread bytes are [begin_, end_)
   size_t end_ = 0;
 

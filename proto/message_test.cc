@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/test_core_dump.h"
 #include "base/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -506,6 +507,14 @@ TEST(MessageTest, NoTwoFlippedBitsMakeUpForEachOther) {
       payload[kPageBytes + other] ^= std::byte{4};
     }
   }
+}
+
+// It reads ahead what may be users' data.
+TEST(MessageReaderTest, CoreDumpsLeaveItsBufferOut) {
+  constexpr size_t kBytes = 4 * kMiB;
+  const size_t before = UndumpedBytes();
+  const MessageReader reader(kBytes);
+  EXPECT_EQ(UndumpedBytes() - before, kBytes);
 }
 
 TEST(MessageReaderTest, ACorruptPayloadEndsTheStream) {

@@ -1,87 +1,16 @@
 #include "sort/order.h"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "sort/compare_text.h"
 
 namespace nram {
 namespace {
 
 bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\n'; }
-char Upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
-
-// A decimal number as its digits: sign, the integer part without leading zeros, the fraction without trailing ones.
-struct Number {
-  bool negative = false;
-  absl::string_view integer, fraction;
-};
-
-Number ParseNumber(absl::string_view text) {
-  Number number;
-  size_t at = 0;
-  while (at < text.size() && IsBlank(text[at])) ++at;
-  if (at < text.size() && text[at] == '-') {
-    number.negative = true;
-    ++at;
-  }
-  const auto digits = [&] {
-    const size_t from = at;
-    while (at < text.size() && text[at] >= '0' && text[at] <= '9') ++at;
-    return text.substr(from, at - from);
-  };
-  number.integer = digits();
-  if (at < text.size() && text[at] == '.') {
-    ++at;
-    number.fraction = digits();
-  }
-  while (!number.integer.empty() && number.integer.front() == '0') number.integer.remove_prefix(1);
-  while (!number.fraction.empty() && number.fraction.back() == '0') number.fraction.remove_suffix(1);
-  if (number.integer.empty() && number.fraction.empty()) number.negative = false;
-  return number;
-}
-
-int CompareText(absl::string_view a, absl::string_view b) {
-  const int order = a.compare(b);
-  return order < 0 ? -1 : order > 0;
-}
-
-int CompareNumbers(const Number& a, const Number& b) {
-  if (a.negative != b.negative) return a.negative ? -1 : 1;
-  int order = 0;
-  if (a.integer.size() != b.integer.size()) {
-    order = a.integer.size() < b.integer.size() ? -1 : 1;
-  } else {
-    order = CompareText(a.integer, b.integer);
-    if (order == 0) order = CompareText(a.fraction, b.fraction);
-  }
-  return a.negative ? -order : order;
-}
-
-// Rises with the number: its sign, how many digits it has before the point, and its first fourteen digits.
-uint64_t NumberPrefix(const Number& number) {
-  constexpr int kDigits = 14;
-  constexpr int kMantissaBits = 47;  // 10^14 < 2^47
-  uint64_t mantissa = 0;
-  for (int i = 0; i < kDigits; ++i) {
-    const size_t at = static_cast<size_t>(i);
-    char digit = '0';
-    if (at < number.integer.size()) {
-      digit = number.integer[at];
-    } else if (at - number.integer.size() < number.fraction.size()) {
-      digit = number.fraction[at - number.integer.size()];
-    }
-    mantissa = mantissa * 10 + static_cast<uint64_t>(digit - '0');
-  }
-  const uint64_t exponent = std::min<uint64_t>(number.integer.size(), 0x3FFF);
-  // All numbers that are too long for the exponent share a prefix.
-  if (exponent == 0x3FFF) mantissa = 0;
-  const uint64_t magnitude = exponent << kMantissaBits | mantissa;
-  constexpr uint64_t kZero = uint64_t{1} << 63;
-  return number.negative ? kZero - 1 - magnitude : kZero + magnitude;
-}
 
 // Reads a positive decimal at *at; false if there is none or it is too large.
 bool TakeNumber(absl::string_view text, size_t* at, uint64_t* value) {
@@ -100,29 +29,72 @@ absl::Status BadKey(absl::string_view key, absl::string_view why) {
 }
 
 constexpr char kKeyForm[] =
-    "expected FIELD[.CHARACTER][FLAGS][,FIELD[.CHARACTER][FLAGS]], counted from 1, with flags of b, f, n, r; for "
-    "example 2,2nr";
+    "expected FIELD[.CHARACTER][FLAGS][,FIELD[.CHARACTER][FLAGS]], counted from 1, with flags of b, d, f, g, h, i, "
+    "M, n, r, V; for example 2,2nr";
+
+// The option of a letter of sort(1); null: there is none.
+bool* FlagOf(char letter, OrderOptions* options) {
+  switch (letter) {
+    case 'd':
+      return &options->dictionary;
+    case 'f':
+      return &options->fold;
+    case 'g':
+      return &options->general;
+    case 'h':
+      return &options->human;
+    case 'i':
+      return &options->printable;
+    case 'M':
+      return &options->month;
+    case 'n':
+      return &options->numeric;
+    case 'r':
+      return &options->reverse;
+    case 'V':
+      return &options->version;
+    default:
+      return nullptr;
+  }
+}
+
+absl::StatusOr<KeyHow> HowOf(const OrderOptions& options) {
+  KeyHow how;
+  how.fold = options.fold;
+  how.reverse = options.reverse;
+  how.ignore = options.dictionary  ? KeyHow::Ignore::kNoDictionary
+               : options.printable ? KeyHow::Ignore::kUnprintable
+                                   : KeyHow::Ignore::kNothing;
+  int kinds = 0;
+  for (const auto& [on, kind] :
+       {std::pair(options.numeric, KeyHow::Kind::kNumeric), std::pair(options.general, KeyHow::Kind::kGeneral),
+        std::pair(options.human, KeyHow::Kind::kHuman), std::pair(options.month, KeyHow::Kind::kMonth),
+        std::pair(options.version, KeyHow::Kind::kVersion)}) {
+    if (!on) continue;
+    how.kind = kind;
+    ++kinds;
+  }
+  // As sort(1): only versions are compared after characters were left out.
+  const bool ignores = how.ignore != KeyHow::Ignore::kNothing && how.kind != KeyHow::Kind::kVersion;
+  if (kinds + (ignores && kinds > 0 ? 1 : 0) > 1) {
+    return absl::InvalidArgumentError("at most one of n, g, h, M, V, and d or i with V alone");
+  }
+  return how;
+}
 
 }  // namespace
 
 absl::StatusOr<Order::Key> Order::ParseKey(const std::string& text, const OrderOptions& options) {
   Key key;
   size_t at = 0;
+  OrderOptions own;
   bool own_flags = false;
   const auto take_flags = [&](bool* skip) {
     for (; at < text.size() && text[at] != ','; ++at) {
       own_flags = true;
-      if (text[at] == 'b') {
-        *skip = true;
-      } else if (text[at] == 'f') {
-        key.fold = true;
-      } else if (text[at] == 'n') {
-        key.numeric = true;
-      } else if (text[at] == 'r') {
-        key.reverse = true;
-      } else {
-        return false;
-      }
+      bool* const flag = text[at] == 'b' ? skip : FlagOf(text[at], &own);
+      if (flag == nullptr) return false;
+      *flag = true;
     }
     return true;
   };
@@ -147,12 +119,10 @@ absl::StatusOr<Order::Key> Order::ParseKey(const std::string& text, const OrderO
     }
     if (key.end_char > 0) --key.end_field;  // within that field; else before the next one
   }
-  if (!own_flags) {
-    key.skip_begin = key.skip_end = options.blanks;
-    key.fold = options.fold;
-    key.numeric = options.numeric;
-    key.reverse = options.reverse;
-  }
+  if (!own_flags) key.skip_begin = key.skip_end = options.blanks;
+  const absl::StatusOr<KeyHow> how = HowOf(own_flags ? own : options);
+  if (!how.ok()) return BadKey(text, how.status().message());
+  key.how = *how;
   return key;
 }
 
@@ -161,9 +131,9 @@ absl::StatusOr<Order::Key> Order::ParseRangeKey(const std::string& text, const O
   size_t at = 0;
   const bool read =
       TakeNumber(text, &at, &key.offset) && at < text.size() && text[at] == ':' && TakeNumber(text, &++at, &key.length);
-  key.reverse = options.reverse;
+  key.how.reverse = options.reverse;
   if (read && at + 1 == text.size() && text[at] == 'r') {
-    key.reverse = true;
+    key.how.reverse = true;
     ++at;
   }
   if (!read || at != text.size() || key.length == 0 || key.offset + key.length > options.record_bytes) {
@@ -179,20 +149,20 @@ absl::StatusOr<Order> Order::Make(const OrderOptions& options) {
   order.separator_ = options.separator;
   order.reverse_ = options.reverse;
   order.last_resort_ = !options.stable && !options.unique && !order.fixed_;
-  if (order.fixed_ && (options.numeric || options.fold || options.blanks || options.separator != '\0')) {
+  NRAM_ASSIGN_OR_RETURN(const KeyHow how, HowOf(options));
+  const bool text = how.kind == KeyHow::Kind::kText && how.ignore == KeyHow::Ignore::kNothing && !how.fold;
+  if (order.fixed_ && (!text || options.blanks || options.separator != '\0')) {
     return absl::InvalidArgumentError("fixed-size records are compared byte by byte; only --reverse may be added");
   }
-  for (const std::string& text : options.keys) {
-    NRAM_ASSIGN_OR_RETURN(Key key, order.fixed_ ? ParseRangeKey(text, options) : ParseKey(text, options));
+  for (const std::string& key_text : options.keys) {
+    NRAM_ASSIGN_OR_RETURN(Key key, order.fixed_ ? ParseRangeKey(key_text, options) : ParseKey(key_text, options));
     order.keys_.push_back(key);
   }
-  order.plain_ = order.keys_.empty() && !options.numeric && !options.fold && !options.blanks;
+  order.plain_ = order.keys_.empty() && text && !options.blanks;
   if (!order.plain_ && order.keys_.empty()) {
     Key whole;
     whole.skip_begin = options.blanks;
-    whole.fold = options.fold;
-    whole.numeric = options.numeric;
-    whole.reverse = options.reverse;
+    whole.how = how;
     order.keys_.push_back(whole);
   }
   return order;
@@ -244,37 +214,14 @@ absl::string_view Order::Extract(const Key& key, absl::string_view record) const
 
 uint64_t Order::KeyPrefix(absl::string_view record) const {
   const Key& key = keys_.front();
-  const absl::string_view text = Extract(key, record);
-  uint64_t prefix = 0;
-  if (key.numeric) {
-    prefix = NumberPrefix(ParseNumber(text));
-  } else if (key.fold) {
-    std::array<char, 8> folded{};
-    for (size_t i = 0; i < std::min<size_t>(8, text.size()); ++i) folded[i] = Upper(text[i]);
-    prefix = LeadingBytes({folded.data(), 8});
-  } else {
-    prefix = LeadingBytes(text);
-  }
-  return key.reverse ? ~prefix : prefix;
+  const uint64_t prefix = PrefixOf(key.how, Extract(key, record));
+  return key.how.reverse ? ~prefix : prefix;
 }
 
 int Order::CompareKeys(absl::string_view a, absl::string_view b) const {
   for (const Key& key : keys_) {
-    const absl::string_view left = Extract(key, a);
-    const absl::string_view right = Extract(key, b);
-    int order = 0;
-    if (key.numeric) {
-      order = CompareNumbers(ParseNumber(left), ParseNumber(right));
-    } else if (key.fold) {
-      const size_t common = std::min(left.size(), right.size());
-      for (size_t i = 0; i < common && order == 0; ++i) {
-        order = static_cast<unsigned char>(Upper(left[i])) - static_cast<unsigned char>(Upper(right[i]));
-      }
-      if (order == 0) order = left.size() < right.size() ? -1 : left.size() > right.size();
-    } else {
-      order = CompareBytes(left, right);
-    }
-    if (order != 0) return key.reverse ? -order : order;
+    const int order = CompareTexts(key.how, Extract(key, a), Extract(key, b));
+    if (order != 0) return key.how.reverse ? -order : order;
   }
   if (!last_resort_) return 0;
   const int order = CompareBytes(a, b);

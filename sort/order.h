@@ -4,22 +4,29 @@
 // The order of records: by sort(1)'s keys in the C locale, or by byte ranges of fixed-size records.
 
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "sort/compare_text.h"
 
 namespace nram {
 
 struct OrderOptions {
-  // Each as sort's -k takes it, "F[.C][bfnr][,F[.C][bfnr]]"; with fixed-size records "OFFSET:LENGTH[r]".
+  // Each as sort's -k takes it, "F[.C][bdfghiMnrV][,F[.C][bdfghiMnrV]]"; with fixed-size records "OFFSET:LENGTH[r]".
   std::vector<std::string> keys;
   char separator = '\0';  // between fields; '\0': fields begin where blanks begin
-  bool blanks = false;    // leave out leading blanks; this and the next three hold for keys without flags of their own
+  bool blanks = false;    // leave out leading blanks; this and the flags to `reverse` hold for keys without own flags
   bool fold = false;      // lower case counts as upper case
+  bool dictionary = false;  // only blanks, letters and digits count
+  bool printable = false;   // only printable characters count
+  // At most one of these.
   bool numeric = false;
+  bool general = false;  // numbers as strtold(3) reads them
+  bool human = false;    // numbers with units, 2K, 1G
+  bool month = false;    // names of months
+  bool version = false;  // versions and names of files: digits within the text count as numbers
   bool reverse = false;
   bool stable = false;        // equal keys stay in input order; otherwise their whole bytes decide
   bool unique = false;        // likewise: whole bytes do not matter
@@ -52,24 +59,10 @@ class Order {
   struct Key {
     uint64_t begin_field = 0, begin_char = 0;
     uint64_t end_field = UINT64_MAX, end_char = 0;  // the field that it ends before; end_char > 0: within it
-    bool skip_begin = false, skip_end = false, fold = false, numeric = false, reverse = false;
+    bool skip_begin = false, skip_end = false;
+    KeyHow how;
     uint64_t offset = 0, length = 0;  // of fixed-size records
   };
-
-  static uint64_t LeadingBytes(absl::string_view text) {
-    uint64_t word = 0;
-    if (text.size() >= 8) {
-      std::memcpy(&word, text.data(), 8);
-    } else {
-      std::memcpy(&word, text.data(), text.size());
-    }
-    return __builtin_bswap64(word);
-  }
-  static int CompareBytes(absl::string_view a, absl::string_view b) {
-    const size_t common = a.size() < b.size() ? a.size() : b.size();
-    if (const int order = std::memcmp(a.data(), b.data(), common); order != 0) return order;
-    return a.size() < b.size() ? -1 : a.size() > b.size();
-  }
 
   static absl::StatusOr<Key> ParseKey(const std::string& text, const OrderOptions& options);
   static absl::StatusOr<Key> ParseRangeKey(const std::string& text, const OrderOptions& options);

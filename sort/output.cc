@@ -40,6 +40,22 @@ bool MayReplace(const std::string& path, const struct stat& old) {
   return self == 0 || self == old.st_uid || self == directory.st_uid;
 }
 
+// The file that a path means, which need not exist: links are followed to their end.
+std::string FollowLinks(const std::string& path) {
+  char resolved[PATH_MAX];
+  if (realpath(path.c_str(), resolved) != nullptr) return resolved;
+  std::string at = path;
+  for (int links = 0; links < 40; ++links) {
+    char next[PATH_MAX];
+    const ssize_t bytes = readlink(at.c_str(), next, sizeof next);
+    if (bytes <= 0 || static_cast<size_t>(bytes) == sizeof next) break;
+    const std::string to(next, static_cast<size_t>(bytes));
+    const size_t slash = at.rfind('/');
+    at = to[0] == '/' || slash == std::string::npos ? to : at.substr(0, slash + 1) + to;
+  }
+  return at;
+}
+
 // A file of a name of its own beside `target`, which is set to *name; an errno in *error if there can be none.
 UniqueFd CreateBeside(const std::string& target, mode_t mode, std::string* name, int* error) {
   static constexpr char kLetters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -94,8 +110,7 @@ absl::StatusOr<Output> Output::Open(const std::string& path, absl::Span<const st
   if (!exists || S_ISREG(attributes.st_mode)) {
     // A file that may not be written to is not replaced either.
     if (exists && faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) return ErrnoStatus(errno, "write " + path);
-    char resolved[PATH_MAX];
-    output.target_ = exists && realpath(path.c_str(), resolved) != nullptr ? resolved : path;
+    output.target_ = FollowLinks(path);
     for (const std::string& input : inputs) output.is_input_ |= exists && SameFile(input, attributes);
     int error = EPERM;
     if (!exists || MayReplace(output.target_, attributes)) {

@@ -39,7 +39,7 @@ class PoolScratch : public Scratch {
     if (room == Room::kFree) return region_->Trim(offset, bytes, Timeout());
     NRAM_RETURN_IF_ERROR(region_->Trim(offset, bytes, Timeout(), Region::TrimRoom::kKeep));
     // The region's own room is for spans that it has. Later writes make new spans, out of the client's room.
-    region_->Unreserve(bytes);
+    region_->Unreserve(offset, bytes);
     return absl::OkStatus();
   }
 
@@ -102,6 +102,8 @@ class PoolScratch : public Scratch {
 absl::StatusOr<std::unique_ptr<Scratch>> OpenPoolScratch(PoolOptions options, int copies) {
   if (copies > 1) options.ExpectCopies();
   NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Pool> pool, Pool::Open(std::move(options)));
+  // Without hosts for them, the first write would fail, after the input has been read from a pipe.
+  NRAM_RETURN_IF_ERROR(CheckHosts(*pool, copies, "--copies"));
   NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, pool->CreateRegion({.gc = true, .copies = copies}));
   return std::make_unique<PoolScratch>(std::move(pool), std::move(region), copies);
 }

@@ -41,7 +41,7 @@ class Scratch {
 
 // A region of the pool, used through the client library: no filesystem, no page cache. The servers free it if this
 // process dies. Each page has `copies` copies, 1 to 4, on servers of different hosts, and takes as much room in each.
-// Errors: Pool::Open's, and INVALID_ARGUMENT for another number of copies.
+// Errors: Pool::Open's, CheckHosts', and INVALID_ARGUMENT for another number of copies.
 absl::StatusOr<std::unique_ptr<Scratch>> OpenPoolScratch(PoolOptions options, int copies = 1);
 
 // A file without a name in `directory`, on the mount or anywhere else.

@@ -310,16 +310,6 @@ absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string
                    " says where); with --copies=1 the area takes ", FormatByteSize(bytes)));
 }
 
-absl::Status CheckOptions(const SwapOptions& options) {
-  NRAM_RETURN_IF_ERROR(CheckName(options.name));
-  if (options.size_bytes < kSwapBytesMin || options.size_bytes % kPageBytes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("a swap area of ", options.size_bytes, " bytes: expected at least ",
-                                                   FormatByteSize(kSwapBytesMin), " and whole pages of 4096"));
-  }
-  if (geteuid() != 0) return absl::PermissionDeniedError("swap needs root: try sudo");
-  return absl::OkStatus();
-}
-
 // Makes the area's directory, which takes the name, and locks it. After an error the directory is as it was.
 absl::StatusOr<UniqueFd> TakeName(const std::string& name) {
   const std::string directory = DirectoryOf(name);
@@ -353,7 +343,10 @@ absl::Status StartDaemon(const std::string& fsd, const std::string& directory, c
   command.insert(command.end(), options.fsd_flags.begin(), options.fsd_flags.end());
   if (!options.pool.empty()) command.push_back("--pool=" + options.pool);
   command.push_back(MountOf(directory));
-  return RunProgram(command, DeadlineAfterMs(kProgramMs));
+  const absl::Status status = RunProgram(command, DeadlineAfterMs(kProgramMs));
+  absl::string_view said = status.message();
+  absl::ConsumePrefix(&said, "nram-fsd: ");  // the caller's name is the one that its user knows
+  return absl::Status(status.code(), said);
 }
 
 // The directory of certificates that this command was given, which the area's daemon has too.
@@ -379,8 +372,18 @@ absl::Status WriteNote(const std::string& directory, const SwapOptions& options,
 
 }  // namespace
 
+absl::Status CheckSwapOptions(const SwapOptions& options) {
+  NRAM_RETURN_IF_ERROR(CheckName(options.name));
+  if (options.size_bytes < kSwapBytesMin || options.size_bytes % kPageBytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a swap area of ", options.size_bytes, " bytes: expected at least ",
+                                                   FormatByteSize(kSwapBytesMin), " and whole pages of 4096"));
+  }
+  if (geteuid() != 0) return absl::PermissionDeniedError("swap needs root: try sudo");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
-  NRAM_RETURN_IF_ERROR(CheckOptions(options));
+  NRAM_RETURN_IF_ERROR(CheckSwapOptions(options));
   NRAM_ASSIGN_OR_RETURN(const std::string fsd, FindProgram("nram-fsd", "fsd", "NRAM_FSD"));
   const std::string directory = DirectoryOf(options.name);
   NRAM_ASSIGN_OR_RETURN(const UniqueFd lock, TakeName(options.name));

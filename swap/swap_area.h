@@ -51,6 +51,8 @@ struct SwapArea {
 // Sets up an area, whole or not at all, also if SIGINT, SIGTERM or SIGHUP comes meanwhile. ALREADY_EXISTS: the name is
 // taken. RESOURCE_EXHAUSTED: the pool has less room than the area's size times the number of copies.
 absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options);
+// What AddSwap looks at first: the name, the size, and root. Asks no server.
+absl::Status CheckSwapOptions(const SwapOptions& options);
 
 // Takes an area away. The pages that are swapped out go back to RAM first, which takes time; `on_progress` is told now
 // and then how many bytes are left. RESOURCE_EXHAUSTED: RAM and other swap have too little room (swap_room.h).

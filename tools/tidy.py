@@ -64,7 +64,9 @@ MAY_SEE = {
         "swap",
     },
 }
-GRPC_ONLY_IN = {"members/etcd", "memserver", "client/transport"}
+# Variables by which programs of nram call each other; no user sets them.
+OWN_VARIABLES = {"NRAM_RUN_START", "NRAM_SELF", "NRAM_SEED"}
+GRPC_ONLY_IN = {"members/etcd", "memserver", "client/transport", "proto"}
 NOTES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 SOURCES = CXX + (".py", ".sh", ".proto", ".f90", ".f90.in")
@@ -108,7 +110,7 @@ def check_source(path, lines):
                 problem(path, number, f"{room} must not see tests or experiments")
         is_grpc = re.match(r"#include <(grpc|grpcpp)/", line)
         if is_grpc and room not in GRPC_ONLY_IN and not path.startswith("tests/util/"):
-            problem(path, number, "gRPC lives in memserver, client/transport and members/etcd only")
+            problem(path, number, "gRPC lives in memserver, client/transport, members/etcd and proto only")
         if re.match(r"#include <fuse", line) and not path.startswith("fsd/"):
             problem(path, number, "libfuse lives in fsd only")
     if path.endswith(".h"):
@@ -170,6 +172,22 @@ def check_document(path, lines):
         for target in re.findall(rf"`((?:{ROOMS})/[\w./-]+)`", line):
             if not os.path.exists(target) and not os.path.exists(target.rstrip("/")):
                 problem(path, number, f"{target} does not exist")
+
+
+def check_variables(sources, table):
+    """The environment variables of the product, and the rows of the operators' table, are the same."""
+    path = "docs/operating.md"
+    named = {name for row in re.findall(r"^\| (`NRAM_.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)}
+    read = {}
+    for source in sources:
+        if source.is_product and source.path.endswith((".cc", ".h", ".py")):
+            for name in re.findall(r"""["'](NRAM_[A-Z_]*[A-Z])["']""", source.text):
+                read.setdefault(name, source.path)
+    for name in sorted(read.keys() - named - OWN_VARIABLES):
+        if not name.endswith("_FOR_TEST"):
+            problem(read[name], 1, f"{name} has no row in the table of environment variables of {path}")
+    for name in sorted(named - read.keys()):
+        problem(path, 1, f"{name} has a row in the table of environment variables, and no program reads it")
 
 
 def check_unsignalled(sources):
@@ -269,6 +287,8 @@ def main():
     for source in cxx:
         check_functions(source.path, source.code)
     check_unsignalled(product)
+    check_variables([source for source in sources if not source.path.startswith("bindings/python/test")],
+                    documents["docs/operating.md"])
     for path, text in documents.items():
         check_document(path, text.split("\n"))
         check_anchors(path, documents)

@@ -104,6 +104,29 @@ class Documents(unittest.TestCase):
         self.assertEqual(tidy.anchors_of(text), {"the-nram-run-door", "what-it-costs"})
 
 
+class Variables(unittest.TestCase):
+    def problems_of(self, table):
+        code = 'getenv("NRAM_A"); FindProgram("x", "NRAM_BC"); getenv("NRAM_D_FOR_TEST"); getenv("NRAM_SELF");'
+        tidy.problems.clear()
+        tidy.check_variables([Source.of("base/a.cc", code), Source.of("tests/a.cc", 'getenv("NRAM_E")')], table)
+        found = list(tidy.problems)
+        tidy.problems.clear()
+        return found
+
+    def test_the_same(self):
+        self.assertEqual(self.problems_of("| `NRAM_A`, `NRAM_BC` | text |\n"), [])
+
+    def test_a_row_lacks(self):
+        found = self.problems_of("| `NRAM_A` | NRAM_BC `NRAM_BC` |\n")
+        self.assertEqual(len(found), 1)
+        self.assertIn("base/a.cc:1: NRAM_BC has no row", found[0])
+
+    def test_a_row_too_many(self):
+        found = self.problems_of("| `NRAM_A` | |\n| `NRAM_BC` | |\n| `NRAM_F` | |\n")
+        self.assertEqual(len(found), 1)
+        self.assertIn("NRAM_F has a row", found[0])
+
+
 class English(unittest.TestCase):
     def count(self, text):
         return {habit: number for habit, number in tidy_english.count(text).items() if number}

@@ -60,24 +60,28 @@ void MemoryBalance::NoteLow(int64_t now_ns, int64_t headroom) {
 uint64_t MemoryBalance::Update(const MemorySample& sample) {
   const int64_t now_ns = sample.now_ns;
   const auto reserve = static_cast<int64_t>(ReserveOf(options_, sample.total_bytes));
-  const int64_t band = std::max<int64_t>(reserve / kBandShare, 1);
+  const int64_t band = std::max<int64_t>(reserve / kBandShare / sample.sharers, 1);
   const auto own = static_cast<int64_t>(sample.own_bytes);
   const auto available = static_cast<int64_t>(sample.available_bytes);
-  const int64_t headroom = own + available - reserve;
+  // The headroom if this caller were alone. Its own growing and giving back leave this as it is, not its part of it.
+  const int64_t whole = own + available - reserve;
+  const auto part_of = [&](int64_t bytes) { return own + (bytes - own) / sample.sharers; };
+  const int64_t headroom = part_of(whole);
   if (!begun_) {
     begun_ = true;
     answer_ = Clamp(headroom - band);
     trend_ns_ = low_ns_ = disturbed_ns_ = now_ns;
-    trend_headroom_ = low_[0] = low_[1] = headroom;
+    trend_headroom_ = whole;
+    low_[0] = low_[1] = headroom;
     last_ = sample;
     next_look_ns_ = now_ns + options_.interval_ns;
     return answer_;
   }
-  const int64_t soon = Trend(now_ns, headroom);
+  const int64_t soon = Trend(now_ns, whole);
   NoteLow(now_ns, headroom);
   const auto answer = static_cast<int64_t>(std::min<uint64_t>(answer_, INT64_MAX));
   int64_t wanted = answer;
-  if (headroom - soon < answer - band) wanted = headroom - soon;
+  if (part_of(whole - soon) < answer - band) wanted = part_of(whole - soon);
   // Nothing is left, and how much more others want does not show: twice as much as the last time.
   const bool empty = available < reserve / kBandShare;
   if (!empty) {

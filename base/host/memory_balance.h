@@ -18,6 +18,7 @@ struct MemorySample {
   uint64_t available_bytes = 0;  // further memory that programs could get (ReadHostMemory)
   uint64_t own_bytes = 0;        // the caller's; if that changes quickly, the higher of two readings
   double stalled = 0;            // StallMeter::Share since the last sample
+  int sharers = 1;               // 1 or more callers of this kind that follow the same memory, this one included
 };
 
 struct MemoryBalanceOptions {
@@ -55,6 +56,9 @@ struct MemoryBalanceOptions {
 //   follows (empty_rest_ns). If programs stall although the caller keeps to the answer, it shrinks by an eighth more.
 // - It grows after calm only, by half of the free bytes at a time, to the lowest headroom of the last moments.
 // - Between the two lies a band of a quarter of the reserve in which it stays as it is.
+//
+// Several callers that follow the same memory take equal parts of the free memory beyond the reserve, and give back
+// equal parts of the lack.
 //
 // Not thread-safe.
 class MemoryBalance {

@@ -361,5 +361,44 @@ TEST(PressureTriggerTest, ADeadlineEndsTheWait) {
   EXPECT_FALSE(none.WaitUntil(-1, DeadlineAfterMs(1)));
 }
 
+// Several servers of one host, which follow their answers at once.
+TEST(MemoryBalanceTest, SharersTogetherHoldWhatOneWouldHold) {
+  for (const int sharers : {1, 2, 5}) {
+    SCOPED_TRACE(sharers);
+    std::vector<MemoryBalance> balances(sharers, MemoryBalance({.reserve_bytes = kReserve}));
+    std::vector<uint64_t> own(sharers, 0);
+    int64_t now_ns = 0;
+    uint64_t demand = kGiB;
+    const auto held = [&] {
+      uint64_t sum = 0;
+      for (const uint64_t bytes : own) sum += bytes;
+      return sum;
+    };
+    const auto run = [&](int rounds) {
+      for (int round = 0; round < rounds; ++round) {
+        // All look before one of them moves.
+        const uint64_t used = demand + held();
+        const uint64_t available = kTotal > used ? kTotal - used : 0;
+        for (int i = 0; i < sharers; ++i) {
+          own[i] = balances[i].Update({now_ns, kTotal, available, own[i], 0.0, sharers});
+        }
+        now_ns += 100 * kNsPerMs;
+      }
+    };
+    run(1);
+    EXPECT_LE(held(), kTotal - demand - kReserve);  // not each of them all
+    run(300);
+    const uint64_t before = held();
+    EXPECT_LE(before, kTotal - demand - kReserve + kBand);
+    EXPECT_GE(before, kTotal - demand - kReserve - 3 * kBand);
+    // The host's own work needs half a reserve and a band: they give back that, and not each of them all of it.
+    demand += kReserve / 2 + kBand;
+    run(1);
+    EXPECT_GE(held() + kReserve / 2 + kBand, before);
+    run(50);
+    EXPECT_LE(held(), kTotal - demand - kReserve + kBand);
+  }
+}
+
 }  // namespace
 }  // namespace nram

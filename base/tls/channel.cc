@@ -130,7 +130,7 @@ absl::StatusOr<Channel::Received> Channel::Receive(absl::Span<const iovec> piece
     }
     if (const size_t left = tls_->rest_end - tls_->rest_begin; left > 0) {
       const size_t step = std::min(left, to.bytes());
-      memcpy(to.data(), tls_->rest.get() + tls_->rest_begin, step);
+      memcpy(to.data(), tls_->rest.data() + tls_->rest_begin, step);
       to.Advance(step);
       tls_->rest_begin += step;
       received.bytes += step;
@@ -148,7 +148,7 @@ absl::StatusOr<Channel::Received> Channel::Receive(absl::Span<const iovec> piece
     }
     const absl::Span<const std::byte> record(tls_->in.get() + tls_->in_begin, record_bytes);
     size_t rest_bytes = 0;
-    const absl::StatusOr<size_t> landed = tls_->opener.Open(record, &to, tls_->rest.get(), &rest_bytes);
+    const absl::StatusOr<size_t> landed = tls_->opener.Open(record, &to, tls_->rest.data(), &rest_bytes);
     if (!landed.ok()) {
       tls_->failed = landed.status();
       received.drained = false;  // the next call returns the error

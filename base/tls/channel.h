@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/mapping.h"
 #include "base/sync.h"
 #include "base/tls/handshake.h"
 #include "base/tls/records.h"
@@ -62,7 +63,9 @@ class Channel {
           opener(session.to_receive),
           out(new std::byte[kBufferBytes]),
           in(new std::byte[kBufferBytes]),
-          rest(new std::byte[kRecordContentMax]) {}
+          rest(Mapping::Anonymous(kRecordContentMax).value()) {
+      rest.HideFromCoreDumps();
+    }
     RecordSealer sealer;
     RecordOpener opener;
     // Sealed, and not taken by the socket.
@@ -72,7 +75,7 @@ class Channel {
     const std::unique_ptr<std::byte[]> in;
     size_t in_begin = 0, in_end = 0;
     // Opened, and not taken.
-    const std::unique_ptr<std::byte[]> rest;
+    const Mapping rest;
     size_t rest_begin = 0, rest_end = 0;
     absl::Status failed;  // to be told when all that came before was taken
   };

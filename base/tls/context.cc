@@ -6,6 +6,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -19,7 +20,10 @@ namespace {
 
 constexpr int64_t kLookNs = kNsPerSecond;
 constexpr int64_t kLoadAgainNs = 10 * kNsPerSecond;  // files that could not be used
-constexpr int kCertificatesBytesMax = 16 * 1024;     // of a peer
+constexpr int64_t kNoticeAgainS = 86'400;
+constexpr int kCertificatesBytesMax = 16 * 1024;  // of a peer
+
+constexpr char kExpired[] = " has expired, so clients refuse it: make a new one with `nram keygen` and copy it";
 
 bool Exists(const std::string& path) {
   struct stat info;
@@ -31,13 +35,28 @@ std::string OpenSslError() {
   const unsigned long error = ERR_peek_error();
   ERR_clear_error();
   const char* const reason = error == 0 ? nullptr : ERR_reason_error_string(error);
-  return reason == nullptr ? "it cannot be used (may this user read it?)"
-                           : absl::StrCat("not a complete, matching PEM file of this kind (", reason, ")");
+  return reason == nullptr ? "it cannot be used" : absl::StrCat("not a complete PEM file of this kind (", reason, ")");
+}
+
+// Whether this thread's first error is that a key is not the certificate's.
+bool IsForeignKey() {
+  const unsigned long error = ERR_peek_error();
+  return ERR_GET_LIB(error) == ERR_LIB_X509 && ERR_GET_REASON(error) == X509_R_KEY_VALUES_MISMATCH;
 }
 
 absl::Status Unusable(const std::string& path, absl::string_view why) {
+  if (access(path.c_str(), R_OK) != 0) {
+    return ErrnoStatus(errno, absl::StrCat(path, ": this user must be able to read it"));
+  }
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
 }
+
+int64_t SecondsOf(const ASN1_TIME* time) {
+  tm parts{};
+  return ASN1_TIME_to_tm(time, &parts) == 1 ? timegm(&parts) : 0;
+}
+
+}  // namespace
 
 absl::Status CheckKeyMode(const std::string& path) {
   struct stat info;
@@ -48,13 +67,6 @@ absl::Status CheckKeyMode(const std::string& path) {
   }
   return absl::OkStatus();
 }
-
-int64_t SecondsOf(const ASN1_TIME* time) {
-  tm parts{};
-  return ASN1_TIME_to_tm(time, &parts) == 1 ? timegm(&parts) : 0;
-}
-
-}  // namespace
 
 absl::StatusOr<TlsFiles> TlsFiles::In(const std::string& directory, TlsRole role) {
   const std::string name = role == TlsRole::kServer ? "server" : "client";
@@ -97,10 +109,11 @@ absl::StatusOr<TlsContext::Loaded> TlsContext::LoadFiles(const TlsFiles& files, 
   if (SSL_CTX_use_certificate_chain_file(made, files.certificate.c_str()) != 1) {
     return Unusable(files.certificate, OpenSslError());
   }
-  if (SSL_CTX_use_PrivateKey_file(made, files.key.c_str(), SSL_FILETYPE_PEM) != 1) {
+  if (SSL_CTX_use_PrivateKey_file(made, files.key.c_str(), SSL_FILETYPE_PEM) != 1 && !IsForeignKey()) {
     return Unusable(files.key, OpenSslError());
   }
   if (SSL_CTX_check_private_key(made) != 1) {
+    ERR_clear_error();
     return Unusable(files.key, absl::StrCat("this key does not belong to ", files.certificate));
   }
   if (SSL_CTX_load_verify_file(made, files.authorities.c_str()) != 1) {
@@ -111,7 +124,12 @@ absl::StatusOr<TlsContext::Loaded> TlsContext::LoadFiles(const TlsFiles& files, 
   SSL_CTX_set_max_cert_list(made, kCertificatesBytesMax);
   SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_keylog_callback(made, &TlsHandshake::OnKeyLine);
-  return Loaded{context, SecondsOf(X509_get0_notAfter(SSL_CTX_get0_certificate(made)))};
+  const int64_t expires_s = SecondsOf(X509_get0_notAfter(SSL_CTX_get0_certificate(made)));
+  // A client with such a certificate hears of it from the server; a server hears nothing.
+  if (role == TlsRole::kServer && expires_s <= time(nullptr)) {
+    return absl::FailedPreconditionError(absl::StrCat(files.certificate, kExpired));
+  }
+  return Loaded{context, expires_s};
 }
 
 absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Load(const TlsFiles& files, TlsRole role) {
@@ -134,6 +152,7 @@ std::shared_ptr<ssl_ctx_st> TlsContext::Get() {
     seen = seen_;
     is_again = failed_ns_ != 0 && now_ns >= failed_ns_ + kLoadAgainNs;
   }
+  if (TakeExpiryNotice(time(nullptr))) LOG(ERROR) << files_.certificate << kExpired;
   const Stamps stamps = Look();
   const bool is_same = stamps == seen;
   if (is_same && !is_again) {
@@ -152,6 +171,13 @@ std::shared_ptr<ssl_ctx_st> TlsContext::Get() {
                << loaded.status().message();
   }
   return loaded_.context;
+}
+
+bool TlsContext::TakeExpiryNotice(int64_t now_s) {
+  MutexLock lock(&mu_);
+  if (role_ != TlsRole::kServer || now_s < loaded_.expires_s || now_s < noticed_s_ + kNoticeAgainS) return false;
+  noticed_s_ = now_s;
+  return true;
 }
 
 int64_t TlsContext::expires_s() const {

@@ -31,20 +31,26 @@ struct TlsFiles {
   static absl::StatusOr<TlsFiles> In(const std::string& directory, TlsRole role);
 };
 
+// PERMISSION_DENIED: other users may read the private key; the message says how to forbid that.
+absl::Status CheckKeyMode(const std::string& path);
+
 // Thread-safe. Looks at the files before a handshake, once a second at most, and loads them anew when they have
 // changed. Files that do not fit are not used: the last good certificates stay, and the log names the error once.
 class TlsContext {
  public:
   // INVALID_ARGUMENT, PERMISSION_DENIED: a file cannot be used; the message names it and says why.
+  // FAILED_PRECONDITION: a server's own certificate has ended, so that every client would refuse it.
   static absl::StatusOr<std::shared_ptr<TlsContext>> Load(const TlsFiles& files, TlsRole role);
   ~TlsContext();
 
   TlsRole role() const { return role_; }
   const TlsFiles& files() const { return files_; }
-  // For one handshake. May read files.
+  // For one handshake. May read files. Logs once a day that a server's certificate has ended.
   std::shared_ptr<ssl_ctx_st> Get();
   // When the certificate ends, seconds since 1970.
   int64_t expires_s() const;
+  // Whether the log is to say at this time that a server's certificate has ended: once a day.
+  bool TakeExpiryNotice(int64_t now_s);
 
  private:
   struct Stamp {
@@ -74,6 +80,7 @@ class TlsContext {
   Stamps seen_ ABSL_GUARDED_BY(mu_);
   int64_t looked_ns_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t failed_ns_ ABSL_GUARDED_BY(mu_) = 0;  // when the last load failed; 0: it did not
+  int64_t noticed_s_ ABSL_GUARDED_BY(mu_) = 0;  // when the log said last that the certificate has ended
 };
 
 }  // namespace nram

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <glog/logging.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -12,19 +13,34 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/signals.h"
 #include "base/status.h"
 
 namespace nram {
 
-TlsPump::TlsPump() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+bool Pump::Link::ended() const {
+  MutexLock lock(&mu_);
+  if (!outer.valid()) return true;
+  pollfd end{outer.get(), POLLRDHUP, 0};
+  return poll(&end, 1, 0) != 0;
+}
+
+void Pump::Link::Cut() const {
+  MutexLock lock(&mu_);
+  if (outer.valid()) shutdown(outer.get(), SHUT_RDWR);
+}
+
+Pump::Pump() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   PCHECK(epoll_.valid() && wake_.valid());
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0);
+  const SignalsBlocked quiet;  // they are for the program's threads
   thread_ = std::thread([this] { Run(); });
-  pthread_setname_np(thread_.native_handle(), "nram-tls");
+  pthread_setname_np(thread_.native_handle(), "nram-pump");
 }
 
-TlsPump::~TlsPump() {
+Pump::~Pump() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
@@ -34,8 +50,8 @@ TlsPump::~TlsPump() {
   thread_.join();
 }
 
-std::shared_ptr<const TlsPump::Link> TlsPump::Add(UniqueFd outer, const TlsSession& session, UniqueFd inner) {
-  std::shared_ptr<Link> link(new Link(std::move(outer), session, std::move(inner)));
+std::shared_ptr<const Pump::Link> Pump::Add(UniqueFd outer, const TlsSession* session, UniqueFd inner, Watch watch) {
+  std::shared_ptr<Link> link(new Link(std::move(outer), session, std::move(inner), std::move(watch)));
   MutexLock lock(&mu_);
   // Nothing may have come over the network since the handshake, and then the socket tells.
   link->outer_events = link->inner_events = EPOLLIN;
@@ -43,20 +59,24 @@ std::shared_ptr<const TlsPump::Link> TlsPump::Add(UniqueFd outer, const TlsSessi
     epoll_event event{.events = EPOLLIN, .data = {.ptr = link.get()}};
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
       PLOG_EVERY_N(ERROR, 100) << "epoll_ctl";
-      link->ended_ = true;
-      return link;  // both ends are closed with it
+      MutexLock of_link(&link->mu_);
+      for (UniqueFd* const end : {&link->outer, &link->inner}) {
+        shutdown(end->get(), SHUT_RDWR);
+        end->reset();
+      }
+      return link;
     }
   }
   links_.emplace(link.get(), link);
   return link;
 }
 
-size_t TlsPump::count() const {
+size_t Pump::count() const {
   MutexLock lock(&mu_);
   return links_.size();
 }
 
-void TlsPump::Run() {
+void Pump::Run() {
   constexpr int kEventsMax = 64;
   std::vector<Link*> again;
   while (true) {
@@ -64,11 +84,12 @@ void TlsPump::Run() {
     const int count = epoll_wait(epoll_.get(), events, kEventsMax, again.empty() ? -1 : 0);
     if (count < 0) PCHECK(errno == EINTR) << "epoll_wait";
     std::vector<std::shared_ptr<Link>> ready;
+    bool stops = false;
     {
       MutexLock lock(&mu_);
-      if (stopping_) {
-        links_.clear();
-        return;
+      stops = stopping_;
+      if (stops) {
+        for (const auto& [link, held] : links_) ready.push_back(held);
       }
       const auto add = [&](Link* link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
         const auto it = links_.find(link);
@@ -81,21 +102,23 @@ void TlsPump::Run() {
     }
     again.clear();
     for (const std::shared_ptr<Link>& link : ready) {
-      if (!Move(link.get())) {
+      if (stops || !Move(link.get())) {
         End(link.get());
       } else if (link->to_inner.empty() && link->channel.has_input()) {
         again.push_back(link.get());
       }
     }
+    if (stops) return;
   }
 }
 
-absl::StatusOr<bool> TlsPump::MoveOut(Link* link) {
+absl::StatusOr<bool> Pump::MoveOut(Link* link) {
   Link::Buffer& buffer = link->to_outer;
   bool moved = false;
   if (buffer.empty() && !buffer.ended) {
     const ssize_t n = recv(link->inner.get(), buffer.data.get(), Link::kBufferBytes, MSG_DONTWAIT);
     if (n > 0) {
+      if (link->watch.meter.has_value()) link->watch.meter->NoteSent({buffer.data.get(), static_cast<size_t>(n)});
       buffer.begin = 0;
       buffer.end = n;
     }
@@ -111,12 +134,19 @@ absl::StatusOr<bool> TlsPump::MoveOut(Link* link) {
   return moved;
 }
 
-absl::StatusOr<bool> TlsPump::MoveIn(Link* link) {
+absl::StatusOr<bool> Pump::MoveIn(Link* link) {
   Link::Buffer& buffer = link->to_inner;
   bool moved = false;
   if (buffer.empty() && !buffer.ended) {
     const iovec piece{buffer.data.get(), Link::kBufferBytes};
     NRAM_ASSIGN_OR_RETURN(const Channel::Received received, link->channel.Receive({&piece, 1}));
+    if (link->watch.meter.has_value()) {
+      const absl::Status fits = link->watch.meter->Take({buffer.data.get(), received.bytes}, MonotonicNs());
+      if (!fits.ok()) {
+        if (link->watch.cut != nullptr) link->watch.cut(fits);
+        return fits;
+      }
+    }
     buffer.begin = 0;
     buffer.end = received.bytes;
     buffer.ended = received.ended;
@@ -132,7 +162,7 @@ absl::StatusOr<bool> TlsPump::MoveIn(Link* link) {
   return moved;
 }
 
-bool TlsPump::Move(Link* link) {
+bool Pump::Move(Link* link) {
   for (int round = 0; round < kRoundsMax; ++round) {
     const absl::StatusOr<bool> out = MoveOut(link);
     const absl::StatusOr<bool> in = MoveIn(link);
@@ -156,10 +186,10 @@ bool TlsPump::Move(Link* link) {
     }
     if (!*out && !*in) break;
   }
-  return Watch(link);
+  return Register(link);
 }
 
-bool TlsPump::Watch(Link* link) {
+bool Pump::Register(Link* link) {
   // An end from which nothing is wanted is taken out of the set: the set tells of its end whether or not it is asked
   // to, again and again. The other end wakes the link then; there is always one that is wanted.
   const auto set = [&](int fd, uint32_t wanted, uint32_t* registered) {
@@ -176,14 +206,14 @@ bool TlsPump::Watch(Link* link) {
   return set(link->outer.get(), outer, &link->outer_events) && set(link->inner.get(), inner, &link->inner_events);
 }
 
-void TlsPump::End(Link* link) {
+void Pump::End(Link* link) {
   std::shared_ptr<Link> ended;
   MutexLock lock(&mu_);
   const auto it = links_.find(link);
   if (it == links_.end()) return;
   ended = std::move(it->second);
   links_.erase(it);
-  ended->ended_.store(true, std::memory_order_release);
+  MutexLock of_link(&ended->mu_);
   // Also where a child of a fork has copies of them.
   for (const UniqueFd* const fd : {&ended->outer, &ended->inner}) shutdown(fd->get(), SHUT_RDWR);
   // The handle may live on for its status.

@@ -206,6 +206,7 @@ absl::Status RecordOpener::TakeOther(RecordType type, absl::Span<const std::byte
   if (type == RecordType::kAlert && content.size() == 2) {
     const auto description = std::to_integer<uint8_t>(content[1]);
     const bool is_of_identity = (description >= 40 && description <= 49) || description == 116;
+    if (description == kAlertAccessDenied) return absl::PermissionDeniedError(AlertText(description));
     return absl::Status(is_of_identity ? absl::StatusCode::kUnauthenticated : absl::StatusCode::kUnavailable,
                         AlertText(description));
   }
@@ -237,8 +238,8 @@ const char* AlertText(uint8_t description) {
       return "the peer does not accept this side's certificate (is it valid already, and do the clocks agree?)";
     case 48:
       return "the peer does not know the authority of this side's certificate";
-    case 49:
-      return "the peer denies access to this side";
+    case kAlertAccessDenied:
+      return "the peer's rules do not admit this side's certificate (its log names the identity)";
     case 70:
       return "the peer does not speak TLS 1.3";
     case 116:

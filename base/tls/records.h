@@ -127,7 +127,7 @@ class RecordOpener : private RecordKeys {
 
   // Opens a whole record. Puts its data into `to`, as far as there is room, and the rest, *rest_bytes of it, into
   // `rest` (kRecordContentMax). Returns the bytes put into `to`; after an error these are garbage:
-  //   UNAVAILABLE  the peer ends the stream, or refuses it: its alert's text
+  //   UNAVAILABLE, UNAUTHENTICATED, PERMISSION_DENIED  the peer ends the stream, or refuses it: its alert's text
   //   DATA_LOSS    the record is not as it was sent
   //   others       the peer breaks the protocol
   absl::StatusOr<size_t> Open(absl::Span<const std::byte> record, PieceCursor* to, std::byte* rest, size_t* rest_bytes);
@@ -137,6 +137,8 @@ class RecordOpener : private RecordKeys {
   absl::Status TakeOther(RecordType type, absl::Span<const std::byte> content);
 };
 
+// The alert for a certificate that holds, but has no right here.
+inline constexpr uint8_t kAlertAccessDenied = 49;
 // The meaning of an alert (RFC 8446, section 6).
 const char* AlertText(uint8_t description);
 

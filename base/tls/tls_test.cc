@@ -1,17 +1,23 @@
 // The handshake, the records and the channel of TLS, over socket pairs.
 
 #include <fcntl.h>
+#include <glog/logging.h>
+#include <linux/capability.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -23,7 +29,11 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/file.h"
+#include "base/http2/frame_meter.h"
+#include "base/http2/frame_scanner.h"
+#include "base/http2/test_frames.h"
 #include "base/poll_until.h"
+#include "base/test_core_dump.h"
 #include "base/test_seed.h"
 #include "base/tls/authority.h"
 #include "base/tls/channel.h"
@@ -181,6 +191,27 @@ TEST_F(TlsTest, ExpiredOnesAreRefusedAndTold) {
   EXPECT_THAT(std::string(WhatTheClientHears(pair, outcome).message()), HasSubstr("expired"));
 }
 
+TEST_F(TlsTest, AServerDoesNotBeginWithAnExpiredOne) {
+  const CertificateWishes past{
+      .name = "server", .serves = true, .hosts = {"localhost"}, .begins_s = time(nullptr) - 10 * kDayS, .days = 9};
+  Issue(past);
+  const absl::Status refused = TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kServer), TlsRole::kServer).status();
+  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("server.pem has expired"), HasSubstr("nram keygen")));
+  // A client's is left to the servers, whose clocks count.
+  Issue({.name = "alice", .begins_s = past.begins_s, .days = 9});
+  EXPECT_NE(Load(TlsRole::kClient), nullptr);
+}
+
+TEST_F(TlsTest, OneThatEndsWhileItServesIsLoggedOnceADay) {
+  const auto server = Load(TlsRole::kServer);
+  const int64_t ends_s = server->expires_s();
+  EXPECT_FALSE(server->TakeExpiryNotice(ends_s - 1));
+  EXPECT_TRUE(server->TakeExpiryNotice(ends_s));
+  EXPECT_FALSE(server->TakeExpiryNotice(ends_s + kDayS - 1));
+  EXPECT_TRUE(server->TakeExpiryNotice(ends_s + kDayS));
+  EXPECT_FALSE(Load(TlsRole::kClient)->TakeExpiryNotice(ends_s + kDayS));
+}
+
 TEST_F(TlsTest, ACertificateThatNamesNobodyIsRefused) {
   EXPECT_FALSE(authority_.Issue({.name = ""}).ok());
   EXPECT_FALSE(authority_.Issue({.name = "a b"}).ok());
@@ -196,16 +227,63 @@ TEST_F(TlsTest, APeerThatSpeaksSomethingElseIsTold) {
   EXPECT_THAT(std::string(server.Go().status().message()), HasSubstr("the client does not speak TLS"));
 }
 
+// Runs `body` on a thread to which the modes of files apply, even where root runs the test.
+void WithoutRightsOverFiles(const std::function<void()>& body) {
+  std::thread([&] {
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct rights[_LINUX_CAPABILITY_U32S_3]{};
+    ASSERT_EQ(syscall(SYS_capget, &header, rights), 0);
+    constexpr uint32_t kKept = ~(1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH);
+    for (uint32_t* const set : {&rights[0].effective, &rights[0].permitted, &rights[0].inheritable}) *set &= kKept;
+    ASSERT_EQ(syscall(SYS_capset, &header, rights), 0);
+    body();
+  }).join();
+}
+
+// OpenSSL's own word for it is that it is no PEM file.
+TEST_F(TlsTest, AFileThatThisUserMayNotReadIsCalledSo) {
+  Issue({.name = "alice"});
+  const TlsFiles files = *TlsFiles::In(directory_, TlsRole::kClient);
+  for (const std::string& path : {files.key, files.certificate, files.authorities}) {
+    SCOPED_TRACE(path);
+    ASSERT_EQ(chmod(path.c_str(), 0), 0);
+    std::string message;
+    WithoutRightsOverFiles([&] { message = TlsContext::Load(files, TlsRole::kClient).status().ToString(); });
+    EXPECT_THAT(message, HasSubstr(path + ": this user must be able to read it: Permission denied"));
+    ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  }
+  EXPECT_TRUE(TlsContext::Load(files, TlsRole::kClient).ok());
+}
+
+TEST(OpenedDataTest, CoreDumpsLeaveOpenedDataOut) {
+  const TlsSession session{};
+  const size_t before = UndumpedBytes();
+  const Channel channel(-1, &session);
+  EXPECT_EQ(UndumpedBytes() - before, kRecordContentMax);
+}
+
 TEST_F(TlsTest, FilesAreCheckedAndNamed) {
   WriteText(directory_ + "/client.key", "", 0600);
   EXPECT_THAT(
       std::string(TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kClient), TlsRole::kClient).status().message()),
       HasSubstr("client.key"));
+  // Another certificate's key, of the same kind and of another.
+  Issue({.name = "alice"});
+  const std::string key = *ReadFile(directory_ + "/client.key");
+  Issue({.name = "alice"});
+  WriteText(directory_ + "/client.key", key, 0600);
+  EXPECT_THAT(
+      std::string(TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kClient), TlsRole::kClient).status().message()),
+      HasSubstr("client.key: this key does not belong to " + directory_ + "/client.pem"));
   Issue({.name = "alice"});
   chmod((directory_ + "/client.key").c_str(), 0604);
   EXPECT_THAT(
       std::string(TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kClient), TlsRole::kClient).status().message()),
       HasSubstr("chmod"));
+  const TlsFiles files = *TlsFiles::In(directory_, TlsRole::kServer);
+  std::filesystem::rename(files.certificate, directory_ + "/elsewhere");
+  EXPECT_THAT(std::string(TlsContext::Load(files, TlsRole::kServer).status().message()),
+              HasSubstr("server.pem: this user must be able to read it: No such file"));
   std::filesystem::remove(directory_ + "/ca.pem");
   EXPECT_THAT(std::string(TlsFiles::In(directory_, TlsRole::kClient).status().message()), HasSubstr("ca.pem"));
 }
@@ -338,14 +416,15 @@ TEST_F(ChannelTest, AByteThatIsChangedRepeatedOrLeftOutIsFound) {
 
 // --- The pump.
 
+std::string ReadAll(int fd) {
+  std::string all;
+  std::array<char, 10'000> some;
+  for (ssize_t n; (n = recv(fd, some.data(), some.size(), 0)) > 0;) all.append(some.data(), n);
+  return all;
+}
+
 class PumpTest : public TlsTest {
  protected:
-  static std::string ReadAll(int fd) {
-    std::string all;
-    std::array<char, 10'000> some;
-    for (ssize_t n; (n = recv(fd, some.data(), some.size(), 0)) > 0;) all.append(some.data(), n);
-    return all;
-  }
   static void WriteAll(int fd, const std::string& all) {
     for (size_t at = 0; at < all.size();) {
       const ssize_t n = send(fd, all.data() + at, all.size() - at, MSG_NOSIGNAL);
@@ -354,19 +433,19 @@ class PumpTest : public TlsTest {
     }
   }
   // The plain ends, blocking, of a connection with a pump at each end.
-  void Join(UniqueFd* client, UniqueFd* server, std::shared_ptr<const TlsPump::Link>* client_link) {
+  void Join(UniqueFd* client, UniqueFd* server, std::shared_ptr<const Pump::Link>* client_link) {
     Pair wire;
     const Outcome outcome = Shake(wire);
     ASSERT_TRUE(outcome.client.ok() && outcome.server.ok()) << outcome.client << outcome.server;
     Pair of_client, of_server;
-    *client_link = client_pump_.Add(std::move(wire.client), outcome.client_session, std::move(of_client.server));
-    server_pump_.Add(std::move(wire.server), outcome.server_session, std::move(of_server.server));
+    *client_link = client_pump_.Add(std::move(wire.client), &outcome.client_session, std::move(of_client.server), {});
+    server_pump_.Add(std::move(wire.server), &outcome.server_session, std::move(of_server.server), {});
     *client = std::move(of_client.client);
     *server = std::move(of_server.client);
     for (const int fd : {client->get(), server->get()}) fcntl(fd, F_SETFL, 0);
   }
 
-  TlsPump client_pump_, server_pump_;
+  Pump client_pump_, server_pump_;
 };
 
 TEST_F(PumpTest, CarriesBothWaysUntilAnEndIsClosed) {
@@ -377,7 +456,7 @@ TEST_F(PumpTest, CarriesBothWaysUntilAnEndIsClosed) {
     for (char& byte : there) byte = static_cast<char>(random());
     for (char& byte : back) byte = static_cast<char>(random());
     auto client = std::make_shared<UniqueFd>(), server = std::make_shared<UniqueFd>();
-    std::shared_ptr<const TlsPump::Link> link;
+    std::shared_ptr<const Pump::Link> link;
     ASSERT_NO_FATAL_FAILURE(Join(client.get(), server.get(), &link));
     threads.emplace_back([=] { WriteAll(client->get(), there); });
     threads.emplace_back([=] {
@@ -398,7 +477,7 @@ TEST_F(PumpTest, CarriesBothWaysUntilAnEndIsClosed) {
 
 TEST_F(PumpTest, APlainEndThatIsClosedClosesTheOther) {
   UniqueFd client, server;
-  std::shared_ptr<const TlsPump::Link> link;
+  std::shared_ptr<const Pump::Link> link;
   ASSERT_NO_FATAL_FAILURE(Join(&client, &server, &link));
   server.reset();
   EXPECT_EQ(ReadAll(client.get()), "");
@@ -411,7 +490,7 @@ int64_t PumpNs() {
   int64_t ns = 0;
   for (const std::string& task : ListDirectory("/proc/self/task")) {
     const std::string at = "/proc/self/task/" + task;
-    if (ReadFile(at + "/comm").value_or("") != "nram-tls\n") continue;
+    if (ReadFile(at + "/comm").value_or("") != "nram-pump\n") continue;
     ns += strtoll(ReadFile(at + "/schedstat").value_or("0").c_str(), nullptr, 10);
   }
   return ns;
@@ -422,9 +501,9 @@ TEST_F(PumpTest, DoesNotSpinWhileAPlainEndTakesNothing) {
   Pair wire, of_client, of_server;
   const Outcome outcome = Shake(wire);
   ASSERT_TRUE(outcome.client.ok() && outcome.server.ok());
-  auto peer = std::make_unique<TlsPump>();
-  peer->Add(std::move(wire.client), outcome.client_session, std::move(of_client.server));
-  server_pump_.Add(std::move(wire.server), outcome.server_session, std::move(of_server.server));
+  auto peer = std::make_unique<Pump>();
+  peer->Add(std::move(wire.client), &outcome.client_session, std::move(of_client.server), {});
+  server_pump_.Add(std::move(wire.server), &outcome.server_session, std::move(of_server.server), {});
   UniqueFd client = std::move(of_client.client), server = std::move(of_server.client);
   fcntl(server.get(), F_SETFL, 0);
   // More than the plain end's buffers hold.
@@ -440,6 +519,74 @@ TEST_F(PumpTest, DoesNotSpinWhileAPlainEndTakesNothing) {
   EXPECT_GT(ReadAll(server.get()).size(), 100'000u);
 }
 
+// A plain peer whose frames are metered, and the end that gRPC would have.
+struct MeteredLink {
+  MeteredLink() {
+    int of_peer[2], of_grpc[2];
+    PCHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, of_peer) == 0);
+    PCHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, of_grpc) == 0);
+    peer.reset(of_peer[0]);
+    grpcs.reset(of_grpc[0]);
+    fcntl(peer.get(), F_SETFL, 0);
+    fcntl(grpcs.get(), F_SETFL, 0);
+    link = pump.Add(UniqueFd(of_peer[1]), /*session=*/nullptr, UniqueFd(of_grpc[1]),
+                    {FrameMeter(FrameScanner::Sender::kClient), [this](const absl::Status&) { ++cuts; }});
+  }
+
+  UniqueFd peer, grpcs;
+  std::atomic<int> cuts{0};
+  Pump pump;
+  std::shared_ptr<const Pump::Link> link;
+};
+
+TEST(MeteredPumpTest, AFloodEndsByACutAndLittleOfItArrives) {
+  MeteredLink metered;
+  const int most = static_cast<int>(FrameMeter::RateOf(FrameMeter::kResets).at_once);
+  std::thread flood([&] {
+    std::string some = TestGreeting(FrameScanner::Sender::kClient);
+    // Until the pump has closed the connection.
+    for (uint32_t stream = 1; send(metered.peer.get(), some.data(), some.size(), MSG_NOSIGNAL) > 0; stream += 2) {
+      some = TestFrame(FrameType::kHeaders, kFlagEndHeaders, stream, "hpack") +
+             TestFrame(FrameType::kReset, 0, stream, "1234");
+    }
+  });
+  const std::string arrived = ReadAll(metered.grpcs.get());
+  flood.join();
+  int resets = 0;
+  FrameScanner scanner(FrameScanner::Sender::kClient);
+  ASSERT_TRUE(scanner
+                  .Scan(TestBytes(arrived),
+                        [&](const FrameHeader& frame) {
+                          resets += frame.type == FrameType::kReset ? 1 : 0;
+                          return absl::OkStatus();
+                        })
+                  .ok());
+  // The bucket fills again while the flood goes on, by a few frames a second.
+  EXPECT_LT(resets, 10 * most);
+  EXPECT_TRUE(PollUntil(DeadlineAfterMs(20'000), 1, [&] { return metered.pump.count() == 0; }));
+  EXPECT_EQ(metered.cuts, 1);
+  EXPECT_TRUE(metered.link->ended());
+  EXPECT_THAT(std::string(metered.link->status().message()), HasSubstr("RST_STREAM"));
+}
+
+TEST(MeteredPumpTest, ACutEndsBothEndsAtOnce) {
+  MeteredLink metered;
+  EXPECT_FALSE(metered.link->ended());
+  metered.link->Cut();
+  pollfd end{metered.peer.get(), POLLRDHUP, 0};
+  EXPECT_EQ(poll(&end, 1, 0), 1);
+  EXPECT_EQ(ReadAll(metered.grpcs.get()), "");
+  metered.link->Cut();  // again, or after its end
+  EXPECT_EQ(metered.cuts, 0);
+}
+
+// The kernel knows of the end before the pump does.
+TEST(MeteredPumpTest, TheEndOfThePeerIsKnownAtOnce) {
+  MeteredLink metered;
+  metered.peer.reset();
+  EXPECT_TRUE(metered.link->ended());
+}
+
 TEST_F(PumpTest, TellsWhatTheServerSaysOfACertificate) {
   const Authority other = Authority::Create("other").value();
   Issue({.name = "eve"}, &other);
@@ -447,7 +594,7 @@ TEST_F(PumpTest, TellsWhatTheServerSaysOfACertificate) {
   const Outcome outcome = Shake(wire);
   ASSERT_TRUE(outcome.client.ok());
   Pair of_client;
-  const auto link = client_pump_.Add(std::move(wire.client), outcome.client_session, std::move(of_client.server));
+  const auto link = client_pump_.Add(std::move(wire.client), &outcome.client_session, std::move(of_client.server), {});
   fcntl(of_client.client.get(), F_SETFL, 0);
   EXPECT_EQ(ReadAll(of_client.client.get()), "");
   EXPECT_THAT(std::string(link->status().message()), HasSubstr("does not know the authority"));

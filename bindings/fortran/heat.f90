@@ -28,7 +28,7 @@ program heat
     call watch(plots=.true.)
   case default
     write (error_unit, '(a)') 'usage: heat solve|watch|plot [N [STEPS [EVERY [BUDGET_MIB]]]]'
-    error stop 2
+    stop 2
   end select
   call memory%close()
 
@@ -44,7 +44,7 @@ contains
     read (text, *, iostat=failed) value
     if (failed /= 0 .or. value < 1) then
       write (error_unit, '(3a)') 'heat: "', trim(text), '": expected a number from 1 on'
-      error stop 2
+      stop 2
     end if
   end subroutine number_of
 
@@ -127,6 +127,7 @@ contains
     do tries = 1, 600
       call memory%observe_address(plate, 0_int64, 'heat', got=version, status=status)
       if (status /= nram_enoent) exit
+      if (tries == 1) write (error_unit, '(a)') 'waiting for a solver to publish "heat"'
       call execute_command_line('sleep 0.05')
     end do
     if (status /= 0) then

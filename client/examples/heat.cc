@@ -91,6 +91,7 @@ Observer Find(Memory& memory) {
     } catch (const std::system_error& error) {
       if (error.code().value() != ENOENT || i == 600) throw;
     }
+    if (i == 0) fputs("waiting for a solver to publish \"heat\"\n", stderr);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }

@@ -102,7 +102,8 @@ absl::StatusOr<nram_managed_t*> Open(const char* pool, const nram_managed_option
   NRAM_ASSIGN_OR_RETURN(managed.budget_bytes, ChooseBudget(given.budget_bytes));
   managed.waits = given.no_wait == 0;
   if (given.wait_ms != 0) managed.wait_ms = given.wait_ms;
-  NRAM_ASSIGN_OR_RETURN(auto store, nram::RegionStore::Open(how, copies));
+  const char* const setting = given.copies == 0 ? "$NRAM_COPIES" : "nram_managed_options.copies";
+  NRAM_ASSIGN_OR_RETURN(auto store, nram::RegionStore::Open(how, copies, setting));
   NRAM_ASSIGN_OR_RETURN(auto manager, Manager::New(std::move(store), managed));
   return new nram_managed{std::move(manager)};
 }

@@ -35,9 +35,11 @@ class RegionStore::RegionOp : public ManagedStore::Op {
   void* context = nullptr;
 };
 
-absl::StatusOr<std::unique_ptr<RegionStore>> RegionStore::Open(const PoolOptions& options, int copies) {
+absl::StatusOr<std::unique_ptr<RegionStore>> RegionStore::Open(const PoolOptions& options, int copies,
+                                                               absl::string_view setting) {
   const SignalsBlocked quiet;  // the pool's threads are not the program's
   NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Pool> pool, Pool::Open(options));
+  NRAM_RETURN_IF_ERROR(CheckHosts(*pool, copies, setting));
   NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, pool->CreateRegion({.gc = true, .copies = copies}));
   return std::unique_ptr<RegionStore>(new RegionStore(std::move(pool), std::move(region)));
 }

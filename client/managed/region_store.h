@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/managed/store.h"
 #include "client/pool/pool.h"
 
@@ -12,8 +13,9 @@ namespace nram {
 // A region of a pool of its own. The region is collected when the pool's lease ends, and destroyed with the store.
 class RegionStore : public ManagedStore {
  public:
-  // Blocks as Pool::Open does, with its errors.
-  static absl::StatusOr<std::unique_ptr<RegionStore>> Open(const PoolOptions& options, int copies);
+  // Blocks as Pool::Open does, with its errors and those of CheckHosts, whose `setting` it passes on.
+  static absl::StatusOr<std::unique_ptr<RegionStore>> Open(const PoolOptions& options, int copies,
+                                                           absl::string_view setting = "copies");
   ~RegionStore() override;
 
   uint64_t unit_bytes() const override { return region_->unit_bytes(); }

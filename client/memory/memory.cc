@@ -88,6 +88,7 @@ absl::Status Memory::Start() {
   const SignalsBlocked quiet;
   NRAM_ASSIGN_OR_RETURN(userfault_, Userfault::Open());
   NRAM_ASSIGN_OR_RETURN(pool_, Pool::Open(options_.pool));
+  NRAM_RETURN_IF_ERROR(CheckHosts(*pool_, static_cast<int>(options_.copies), options_.copies_setting));
   const BudgetShape shape{options_.page_bytes, options_.handlers};
   const uint64_t most = MostBudget();
   const uint64_t window_pages = shape.WindowPages(options_.budget_bytes);
@@ -301,9 +302,14 @@ absl::StatusOr<std::byte*> Memory::MapOpened(const MapRequest& request, uint64_t
                      (space.ok() ? words : space).status().message(), "; is ulimit -v set?)")));
   }
   if (request.kind != MapKind::kReadOnly) {
+    const uint64_t free_bytes = pool_->Capacity().free_bytes;
     absl::Status status = region->Reserve(0, length);
     // Stored pages need no room to be written again, and servers do not tell how many they are.
     if (attaches && status.code() == absl::StatusCode::kResourceExhausted) status = absl::OkStatus();
+    // The last server that refused says nothing of the others.
+    if (status.code() == absl::StatusCode::kResourceExhausted && length > free_bytes) {
+      status = absl::ResourceExhaustedError(absl::StrCat("the pool has ", FormatByteSize(free_bytes), " free"));
+    }
     if (!status.ok()) return abandon(Annotate(status, absl::StrCat("mapping ", FormatByteSize(length))));
   }
   // A child of fork(2) would see zeros only; it is to see nothing.

@@ -46,7 +46,8 @@ struct MemoryOptions {
   OnBudget on_budget;  // may be null
   uint64_t page_bytes = kPageBytes;
   uint32_t handlers = 4;
-  uint32_t copies = 1;       // of each page, on servers of different hosts
+  uint32_t copies = 1;                    // of each page, on servers of different hosts
+  std::string copies_setting = "copies";  // that has chosen them, for messages
   uint32_t kept_copies = 0;  // of regions that are kept; 0: two if servers of two hosts answer, or `copies` if more
   Policy policy = Policy::kSecondChance;
   // A version is given up if threads have waited this long for budget, and none of its pages has been sent meanwhile.

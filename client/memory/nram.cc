@@ -59,20 +59,23 @@ using nram::ApiUsable;
 namespace {
 
 // `given`: the option, which is 0 if the environment decides.
-absl::Status ChooseCopies(uint32_t given, uint32_t* copies, bool* chosen) {
-  *copies = std::max(given, 1u);
-  *chosen = given != 0;
+absl::Status ChooseCopies(uint32_t given, nram::MemoryOptions* options) {
+  options->copies = std::max(given, 1u);
+  options->kept_copies = given;
+  options->copies_setting = "nram_options.copies";
   if (given > nram::MemoryOptions::kCopiesMax) {
     return absl::InvalidArgumentError(absl::StrCat("nram_options.copies is ", given, ": expected 1 to ",
                                                    nram::MemoryOptions::kCopiesMax, ", or 0 for $NRAM_COPIES"));
   }
   const char* const text = std::getenv("NRAM_COPIES");
   if (given != 0 || text == nullptr || *text == '\0') return absl::OkStatus();
+  uint32_t* const copies = &options->copies;
   if (!absl::SimpleAtoi(text, copies) || *copies < 1 || *copies > nram::MemoryOptions::kCopiesMax) {
     return absl::InvalidArgumentError(absl::StrCat("$NRAM_COPIES: \"", text, "\" is not accepted: expected a whole ",
                                                    "number from 1 to ", nram::MemoryOptions::kCopiesMax));
   }
-  *chosen = true;
+  options->kept_copies = *copies;
+  options->copies_setting = "$NRAM_COPIES";
   return absl::OkStatus();
 }
 
@@ -138,9 +141,7 @@ absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_optio
   NRAM_RETURN_IF_ERROR(ChooseBudget(given, &options));
   NRAM_ASSIGN_OR_RETURN(options.pool.seal, nram::ChooseSeal(std::nullopt));
   NRAM_ASSIGN_OR_RETURN(options.pool.key_file, nram::ChooseKeyFile(given.key_file == nullptr ? "" : given.key_file));
-  bool chosen = false;
-  NRAM_RETURN_IF_ERROR(ChooseCopies(given.copies, &options.copies, &chosen));
-  if (chosen) options.kept_copies = options.copies;
+  NRAM_RETURN_IF_ERROR(ChooseCopies(given.copies, &options));
   if (given.page_bytes != 0) options.page_bytes = given.page_bytes;
   if (given.handlers != 0) options.handlers = given.handlers;
   if (given.timeout_ms != 0) options.pool.io_timeout_ms = given.timeout_ms;

@@ -156,9 +156,9 @@ static inline void nram_options_init(struct nram_options* options) {
  * another machine. $NRAM_METRICS names a file NAME.prom, to which figures for Prometheus' node_exporter are written
  * every 10 s ("%p": the process id).
  *
- * ENOENT: there is no such pool, or no such key file. EPERM: the kernel gives this user no userfaultfd (the message
- * tells the remedy), or the key file cannot be read. EBUSY: the key file is not fit for a secret (the message tells the
- * remedy). EIO: no server answers.
+ * ENOENT: there is no such pool, or no such key file. EPERM: the kernel gives this user no userfaultfd; or this user
+ * cannot read the key file, or others may read or replace it (the message tells the remedy). EBUSY: the key file is
+ * being written. ENOMEM: the pool has fewer hosts than copies. EIO: no server answers.
  */
 nram_t* nram_open(const char* pool, const struct nram_options* options);
 /*

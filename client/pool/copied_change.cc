@@ -162,6 +162,8 @@ CopiedChange::Step CopiedChange::NextLeave(SpanCopies* span, bool in_time) {
 CopiedChange::Step CopiedChange::NextData(SpanCopies* span, bool in_time) {
   // Those that were not asked yet have joined since; those of another generation were asked with an old one.
   CopySet again = With(*span, span->changed(), End::kOtherGeneration);
+  // Another change has created it meanwhile.
+  again |= With(*span, span->known_in_sync(), End::kAbsent);
   const CopySet wanted = NRAM_PLANTED(joining_copy_misses_changes) ? span->in_sync() : span->changed();
   for (unsigned rest = wanted; rest != 0; rest &= rest - 1) {
     const int copy = std::countr_zero(rest);
@@ -187,7 +189,10 @@ CopiedChange::Step CopiedChange::NextData(SpanCopies* span, bool in_time) {
       break;
   }
   const CopySet damaged = With(*span, span->in_sync(), End::kDamaged);
-  const CopySet refused = With(*span, span->in_sync(), End::kRefused);
+  const CopySet absent = With(*span, span->in_sync(), End::kAbsent) & ~span->known_in_sync();
+  // Nothing of a change in doubt is anywhere.
+  if (absent == span->in_sync() && span->UnplaceAbsent()) return {.kind = Step::Kind::kStored};
+  const CopySet refused = With(*span, span->in_sync(), End::kRefused) | absent;
   const CopySet missed = With(*span, span->in_sync(), End::kMissed);
   // One that cannot be asked is not waited for when another has said no.
   if (refused != 0 && (refused | damaged | missed) == span->in_sync()) return Refuse(span, refused, in_time);

@@ -66,6 +66,7 @@ class CopiedChange {
     kStored,           // done, or raised
     kRefused,          // the server said no, and would again
     kDamaged,          // the server said no, and another copy need not
+    kAbsent,           // a trim: the server has no room to create the span, so it has nothing of it
     kMissed,           // no answer, or the server cannot be asked
     kOtherGeneration,  // the span had another generation there: it may have risen here meanwhile
   };

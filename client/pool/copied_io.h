@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -177,7 +178,8 @@ class CopiedIo : public IoWay {
   void SendLeg(IoPart* part);
   void JudgeLeg(IoPart* part);
   void JudgeUnansweredLeg(IoPart* part, const absl::Status& status);
-  void JudgeNoRoom(IoPart* part, const absl::Status& status, uint64_t unused_bytes);
+  // `unused_bytes`: of the region's reserved room; without it, none is looked for.
+  void JudgeNoRoom(IoPart* part, const absl::Status& status, std::optional<uint64_t> unused_bytes);
   void ResumeLeg(IoPart* part);
   void RetryLeg(IoPart* part, const absl::Status& why);
   // A copy in sync other than this one can be asked.

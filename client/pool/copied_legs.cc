@@ -226,7 +226,7 @@ void CopiedIo::JudgeLeg(IoPart* part) {
       if (!in_term) return RetryLeg(part, status);  // it had room of a former term, which paid for nothing
       if (!had_enough && map->has_reserved() && !repairs())
         return JudgeNoRoom(part, status, reserved_bytes - used_bytes);
-      return EndLeg(part, End::kRefused, part->room_unanswered ? NoRoomKnown(*session) : status, call.stored_pages);
+      return JudgeNoRoom(part, part->room_unanswered ? NoRoomKnown(*session) : status, std::nullopt);
     case Reason::kDamaged:
       PieceOf(*part)->damaged = true;
       return EndLeg(part, End::kDamaged, status, call.stored_pages);
@@ -236,18 +236,25 @@ void CopiedIo::JudgeLeg(IoPart* part) {
 }
 
 // As OneCopyIo::JudgeShortOfReserved.
-void CopiedIo::JudgeNoRoom(IoPart* part, const absl::Status& status, uint64_t unused_bytes) {
+void CopiedIo::JudgeNoRoom(IoPart* part, const absl::Status& status, std::optional<uint64_t> unused_bytes) {
+  using Reserved = RegionMap::Reserved;
   part->waiter.ticket = part->session->returns();
-  switch (place().map->LookForReserved(part->session->index(), unused_bytes)) {
-    case RegionMap::Reserved::kMore:
+  const uint16_t server = part->session->index();
+  switch (unused_bytes ? place().map->LookForReserved(server, *unused_bytes) : Reserved::kNoMore) {
+    case Reserved::kMore:
       return RetryLeg(part, status);
-    case RegionMap::Reserved::kLent:
+    case Reserved::kLent:
       part->last = status;
       part->without_room = false;
       return engine_->WaitFor(part, Waiter::For::kReservedRoom, request().deadline_ns);
-    case RegionMap::Reserved::kNoMore:
-      return EndLeg(part, CopiedChange::End::kRefused, status, part->call.stored_pages);
+    case Reserved::kNoMore:
+      break;
   }
+  const Call& call = part->call;
+  // Where the span is, the same request would need no room.
+  const bool is_absent = request().op == Op::kTrim && (call.request.flags & kFlagCreate) != 0;
+  if (is_absent) return EndLeg(part, CopiedChange::End::kAbsent, absl::OkStatus());
+  return EndLeg(part, CopiedChange::End::kRefused, status, call.stored_pages);
 }
 
 bool CopiedIo::IsAnotherUsable(const IoPart& part) const {

@@ -462,6 +462,56 @@ TEST_F(CopyMapTest, AWriteThatIsRefusedByOneAndMayBeDoneByAnotherLeavesADoubt) {
   EXPECT_EQ(map_.NextToSettle(0), UINT64_MAX);
 }
 
+// A trim creates a span that may be at the servers. Where they have no room for it, nothing of it is there.
+TEST_F(CopyMapTest, ATrimOfADoubtfulSpanNeedsNoRoom) {
+  using End = CopiedChange::End;
+  enum class Then { kBothAbsent, kOneAway, kOneStores, kCreatedMeanwhile, kTimesUp };
+  for (const Then then :
+       {Then::kBothAbsent, Then::kOneAway, Then::kOneStores, Then::kCreatedMeanwhile, Then::kTimesUp}) {
+    const auto span = static_cast<uint64_t>(then);
+    Place(span, {0, 1});
+    CopyMap::Legs legs;
+    CopiedChange write(Kind::kData);
+    ASSERT_EQ(map_.Next(span, &write, /*in_time=*/true, {}, &legs).kind, StepKind::kSend);
+    write.NoteMayHold();
+    for (const CopyMap::Leg& leg : legs) write.Ended(leg.replica_host, End::kRefused);
+    ASSERT_EQ(map_.Next(span, &write, /*in_time=*/true, {}, &legs).kind, StepKind::kRefused);
+    ASSERT_FALSE(map_.Unplace(span)) << "it is in doubt";
+    CopiedChange trim(Kind::kData);
+    ASSERT_EQ(map_.Next(span, &trim, /*in_time=*/true, {}, &legs).kind, StepKind::kSend);
+    const bool is_created = then == Then::kCreatedMeanwhile || then == Then::kTimesUp;
+    for (const CopyMap::Leg& leg : legs) {
+      const bool is_first = leg.life.server == 0;
+      if (is_created || (is_first && then == Then::kOneStores)) map_.NoteAnswered(span, leg);
+      const End other = then == Then::kOneAway ? End::kMissed : then == Then::kOneStores ? End::kStored : End::kAbsent;
+      trim.Ended(leg.replica_host, is_first ? other : End::kAbsent);
+    }
+    bool lost = false;
+    const StepKind next = map_.Next(span, &trim, /*in_time=*/then != Then::kTimesUp, {}, &legs).kind;
+    switch (then) {
+      case Then::kBothAbsent:
+        EXPECT_EQ(next, StepKind::kStored);
+        EXPECT_EQ(map_.Look(Page(span * kPagesPerSpan), &lost), SpanState::kHole);
+        break;
+      case Then::kOneAway:
+        EXPECT_EQ(next, StepKind::kRefused);
+        EXPECT_EQ(map_.Look(Page(span * kPagesPerSpan), &lost), SpanState::kPlaced) << "the other may have it";
+        break;
+      case Then::kOneStores:
+        EXPECT_EQ(next, StepKind::kSend) << "it is settled without the other";
+        EXPECT_EQ(legs.size(), 1u);
+        break;
+      case Then::kCreatedMeanwhile:
+        EXPECT_EQ(next, StepKind::kSend);
+        EXPECT_EQ(legs.size(), 2u);
+        break;
+      case Then::kTimesUp:
+        EXPECT_EQ(next, StepKind::kUnanswered);
+        break;
+    }
+  }
+}
+
 // A write that was under way while a trim made the span a hole, and another one placed it again on the same servers.
 TEST_F(CopyMapTest, ALateAnswerSaysNothingOfAnotherPlace) {
   Place(0, {0, 1});

@@ -150,7 +150,7 @@ void LiveMembers::Hear(const std::vector<Member>& members) {
 void LiveMembers::Apply(const Roster::Step& step) {
   LogSome(NamesOf(step.returns), "is a member of the pool again");
   LogSome(NamesOf(step.leaves), absl::StrCat("is no longer a member of the pool (", source_->name(),
-                                             "): no new pages are placed there, and its pages are moved"));
+                                             "): no new spans are placed there, and its pages are moved"));
   std::vector<std::string> joins;
   for (const Endpoint& server : step.joins) joins.push_back(server.ToString());
   LogSome(joins, absl::StrCat("joins the pool (", source_->name(), ")"));

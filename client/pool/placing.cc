@@ -94,7 +94,7 @@ ServerSession* Placing::Survey(const Sessions& sessions, uint64_t bytes, absl::S
   if (away_too_long == sessions.size()) {
     *why = absl::UnavailableError("no memory server of the pool answers");
   } else if (full_ == kNoServer) {
-    *why = absl::ResourceExhaustedError("the pool is full: no memory server accepts new pages");
+    *why = absl::ResourceExhaustedError("the pool is full: no memory server accepts new spans");
   } else {
     *why = absl::ResourceExhaustedError(absl::StrCat("the pool is full: memory server ", sessions.at(full_)->name(),
                                                      " has no room for ", FormatByteSize(bytes)));

@@ -226,7 +226,8 @@ PoolCapacity Pool::Capacity() const {
   for (const auto& session : sessions_) {
     if (!session->up()) continue;
     const ServerCapacity capacity = session->capacity();
-    sum.total_bytes += capacity.donated_bytes - std::min(capacity.donated_bytes, capacity.overhead_bytes);
+    const uint64_t donated_bytes = capacity.donated_bytes - std::min(capacity.donated_bytes, capacity.overhead_bytes);
+    sum.total_bytes += capacity.quota_bytes > 0 ? std::min(donated_bytes, capacity.quota_bytes) : donated_bytes;
     if (!capacity.draining) sum.free_bytes += capacity.free_bytes;
     sum.free_bytes += static_cast<uint64_t>(std::max<int64_t>(session->room()->free_bytes(), 0));
   }
@@ -287,6 +288,14 @@ absl::Status Pool::PrepareSealers(size_t messages) {
   NRAM_RETURN_IF_ERROR(MakeKeyLocked());
   if (messages > 0) sealers_->Prepare(messages);
   return absl::OkStatus();
+}
+
+absl::Status CheckHosts(const Pool& pool, int copies, absl::string_view setting) {
+  const int most = pool.CountHosts(/*with_away=*/true);
+  if (copies <= most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(setting, "=", copies, ": each copy needs its own host, and ",
+                                                   "the pool has ", most, most == 1 ? " host" : " hosts",
+                                                   ": add servers on other hosts, or ask for fewer copies"));
 }
 
 }  // namespace nram

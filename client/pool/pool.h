@@ -168,6 +168,11 @@ class Pool : private LiveMembers::Host {
   std::unique_ptr<LiveMembers> live_members_;  // null if all sessions are awake, and remain so
 };
 
+// Checks whether the pool can have `copies` copies of a page, each on a host of its own. A server that does not answer
+// counts as another host. RESOURCE_EXHAUSTED: the pool has fewer hosts; the message says how many, and begins with the
+// `setting` that asks for the copies, as its user knows it.
+absl::Status CheckHosts(const Pool& pool, int copies, absl::string_view setting);
+
 }  // namespace nram
 
 #endif  // NRAM_CLIENT_POOL_POOL_H_

@@ -18,7 +18,7 @@ void AddServer(const ServerSession& session, Figures* figures) {
                  Seconds(session.AwayNs()), server);
   figures->Gauge("nram_client_server_silent", "1: a call got no answer in time within the last 10 s.",
                  session.was_silent(), server);
-  figures->Gauge("nram_client_server_asks", "1: the server asks for memory back; no new pages are placed there.",
+  figures->Gauge("nram_client_server_asks", "1: the server asks for memory back; no new spans are placed there.",
                  session.asks(), server);
   figures->Counter("nram_client_server_connects_total", "Times that the server has become usable.", session.times_up(),
                    server);

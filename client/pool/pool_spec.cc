@@ -47,6 +47,12 @@ absl::StatusOr<FoundMembers> FindPool(absl::string_view spec) {
     found.name = path;
     return found;
   }
+  struct stat named {};
+  if (spec.find_first_of(",:") == absl::string_view::npos && stat(std::string(spec).c_str(), &named) == 0 &&
+      S_ISREG(named.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("pool: \"", spec, "\" is a file here: write ./", spec,
+                                                   " for the hosts in it, or ", spec, ":PORT for a host of that name"));
+  }
   for (absl::string_view word : absl::StrSplit(spec, ',')) {
     NRAM_RETURN_IF_ERROR(Annotate(AddServer(absl::StripAsciiWhitespace(word), &found.servers), "pool"));
   }

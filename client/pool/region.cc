@@ -1,5 +1,7 @@
 #include "client/pool/region.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,15 +9,6 @@
 #include "base/status.h"
 
 namespace nram {
-
-namespace {
-
-uint64_t MulDivUp(uint64_t a, uint64_t b, uint64_t c) {
-  __extension__ using Wide = unsigned __int128;
-  return static_cast<uint64_t>((static_cast<Wide>(a) * b + c - 1) / c);
-}
-
-}  // namespace
 
 Region::Region(const RegionHome* home, const RegionKey& key, const RegionOptions& options, bool read_only,
                std::unique_ptr<RegionSeal> seal, std::shared_ptr<const void> held)
@@ -146,18 +139,27 @@ absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& 
   return reservation.Wait();
 }
 
-void Region::Unreserve(uint64_t bytes) {
-  uint64_t left = std::min<uint64_t>(bytes, kRegionBytesMax) / kPageBytes * Room::kBytesPerPage;
-  if (map_->copies() != nullptr) left *= static_cast<uint64_t>(map_->copies()->copies());
-  uint64_t sum = map_->copies() == nullptr ? 0 : map_->reserved_bytes();
-  const uint64_t wanted = std::min(left, sum);
-  for (const uint16_t server : map_->servers()) {
-    ServerSession* const session = home_->sessions->at(server);
-    // A region of copies releases in proportion: each copy is to keep enough.
-    const uint64_t share = sum == 0 ? left : MulDivUp(wanted, map_->reserved_bytes(server), sum);
-    left -= map_->ReleaseReserved(server, session->room(), std::min(left, share));
-    session->NoteRoom();
+void Region::Release(uint16_t server, uint64_t most_bytes) {
+  ServerSession* const session = home_->sessions->at(server);
+  map_->ReleaseReserved(server, session->room(), most_bytes);
+  session->NoteRoom();
+}
+
+void Region::Unreserve(uint64_t offset, uint64_t length) {
+  // Servers have the room for their own spans alone.
+  std::map<uint16_t, uint64_t> pages_at;
+  const uint64_t end_page = RoundUp(offset + length, kPageBytes) / kPageBytes;
+  for (uint64_t page = offset / kPageBytes; page < end_page;) {
+    const uint64_t until = std::min(end_page, RoundDown(page, kPagesPerSpan) + kPagesPerSpan);
+    for (const uint16_t server : ServersOf(page * kPageBytes)) pages_at[server] += until - page;
+    page = until;
   }
+  for (const auto& [server, pages] : pages_at) Release(server, pages * Room::kBytesPerPage);
+  if (map_->copies() != nullptr && !map_->holds_room()) map_->copies()->ClearReserved();
+}
+
+void Region::UnreserveAll() {
+  for (const uint16_t server : map_->servers()) Release(server, UINT64_MAX);
   if (map_->copies() != nullptr && !map_->holds_room()) map_->copies()->ClearReserved();
 }
 

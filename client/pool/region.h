@@ -91,8 +91,11 @@ class Region {
   // less room; this call has reserved nothing.
   absl::Status Reserve(uint64_t offset, uint64_t length, const IoOptions& options = {});
 
-  // Gives back up to `bytes` of the room that Reserve has reserved and writes have not used, on each copy.
-  void Unreserve(uint64_t bytes);
+  // Gives back the room of pages that Reserve has reserved and no write has used, on each copy. The caller knows these
+  // pages: for others, room of the rest of the region would go. Does not block.
+  void Unreserve(uint64_t offset, uint64_t length);
+  // Gives back all of the region's unused room, wherever it was reserved. Does not block.
+  void UnreserveAll();
 
   // Frees everything on every server, now. The region is unusable afterwards. Servers that do not answer keep their
   // part until they are back. If this client has ended by then, a GC region is collected with the lease, and another
@@ -162,6 +165,7 @@ class Region {
                                               absl::Span<const ChunkMask> masks, const IoOptions& options) const;
   absl::Status CheckVersioned() const;
   int64_t DeadlineOf(const IoOptions& options) const;
+  void Release(uint16_t server, uint64_t most_bytes);
   IoPlace place() const { return {home_->sessions, map_.get(), home_->environment, home_->sessions->gate()}; }
 
   const RegionHome* const home_;

@@ -42,6 +42,7 @@ Reserver::Ask Reserver::Next(int64_t now_ns, uint64_t wish_bytes) {
     Ask ask = Reserve(Ask::Kind::kReserve, PagesOf(ask_exactly_ ? bytes : bytes + StepBytes()));
     ask.for_bytes = bytes;
     ask.exactly = ask_exactly_ || StepBytes() == 0;
+    ask.order.ahead = wish_bytes == 0 || !ask.exactly;
     return ask;
   }
   if (wish_bytes == 0 && has_surplus() && now_ns >= give_back_ns_) {

@@ -48,8 +48,10 @@ void SpanCopies::Place(absl::Span<const uint16_t> replica_hosts, bool one_copy) 
   }
 }
 
-bool SpanCopies::Unplace() {
-  if (!HoldsNothing() || doubtful()) return false;
+bool SpanCopies::Unplace() { return !doubtful() && UnplaceAbsent(); }
+
+bool SpanCopies::UnplaceAbsent() {
+  if (!HoldsNothing()) return false;
   states_ = flags_ = 0;
   return true;
 }

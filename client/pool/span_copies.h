@@ -77,6 +77,9 @@ class SpanCopies {
   bool HoldsNothing() const { return known_in_sync() == 0 && in_sync() != 0; }
   // If so, and it is not doubtful, the span is a hole again; else false.
   bool Unplace();
+  // The server of each copy in sync has nothing of the span: it is a hole again, whatever was in doubt. False: a copy
+  // in sync is known, or there is none.
+  bool UnplaceAbsent();
 
   // The same for a span that is to keep its place: as if it was placed anew. Else false.
   bool PlaceAgain();

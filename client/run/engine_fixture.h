@@ -52,6 +52,7 @@ class FakeStore : public PageStore {
         memcpy(pages_[write.page + i].data(), write.data.data() + i * kPageBytes, kPageBytes);
       }
     }
+    written_.SignalAll();
     return absl::OkStatus();
   }
   void Forget(uint64_t page, uint64_t count) override {
@@ -62,10 +63,18 @@ class FakeStore : public PageStore {
     MutexLock lock(&mu_);
     failure_ = status;
   }
-  // No read that this page is in succeeds.
-  void Lose(uint64_t page) {
+  // No read succeeds that includes the page with this first word. Waits until it is written.
+  void Lose(uint64_t word) {
+    const int64_t deadline_ns = DeadlineAfterMs(kPatienceMs);
     MutexLock lock(&mu_);
-    lost_ = page;
+    while (true) {
+      for (const auto& [page, bytes] : pages_) {
+        if (memcmp(bytes.data(), &word, sizeof word) == 0) lost_ = page;
+      }
+      if (lost_ != ~uint64_t{0}) return;
+      ASSERT_LT(MonotonicNs(), deadline_ns);
+      written_.WaitUntil(&mu_, deadline_ns);
+    }
   }
   size_t size() {
     MutexLock lock(&mu_);
@@ -74,6 +83,7 @@ class FakeStore : public PageStore {
 
  private:
   Mutex mu_;
+  CondVar written_;
   std::map<uint64_t, Bytes> pages_ ABSL_GUARDED_BY(mu_);
   uint64_t lost_ ABSL_GUARDED_BY(mu_) = ~uint64_t{0};
   absl::Status failure_ ABSL_GUARDED_BY(mu_);

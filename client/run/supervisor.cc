@@ -49,12 +49,22 @@ sigset_t WatchedSignals() {
   return set;
 }
 
-// The only message of the process before it executes the program: the listener's number, with the listener, or an
-// error.
+// A message of the process before it executes the program: the listener's number, with the listener, or an error. If
+// the program cannot be executed, a second one follows with the error.
 struct ChildWord {
   int listener = -1;
   int error = 0;
 };
+
+// Why execve(2) has refused a file that exists.
+absl::Status NotExecuted(const std::string& path, int error) {
+  const char* const why = error == ENOEXEC
+                              ? "the kernel knows no such program; a script needs a first line, as #!/bin/sh"
+                          : error == ENOENT ? "the program of its #! line, or its loader, does not exist"
+                                            : nullptr;
+  if (why == nullptr) return ErrnoStatus(error, absl::StrCat(path, ": cannot be executed"));
+  return absl::FailedPreconditionError(absl::StrCat(path, ": cannot be executed: ", why));
+}
 
 bool Is64Bit(pid_t pid) {
   unsigned char head[5] = {};
@@ -102,6 +112,8 @@ void Supervisor::BeTheProgram(int status_fd, int go_fd) const {
   if (said && read(go_fd, &go, 1) == 1) {
     pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
     execve(path_.c_str(), words.get(), start_ != nullptr ? variables.get() : environ);
+    word.error = errno;
+    (void)!write(status_fd, &word, sizeof(word));
   }
   _exit(127);
 }
@@ -114,7 +126,7 @@ absl::Status Supervisor::Start(const std::string& library) {
   int status_ends[2];
   int go_ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, status_ends) != 0) return ErrnoStatus(errno, "socketpair");
-  const UniqueFd status_in(status_ends[0]);
+  status_ = UniqueFd(status_ends[0]);
   UniqueFd status_out(status_ends[1]);
   if (pipe2(go_ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   UniqueFd go_in(go_ends[0]);
@@ -123,6 +135,7 @@ absl::Status Supervisor::Start(const std::string& library) {
   pthread_sigmask(SIG_BLOCK, &watched, &old_mask_);
   signals_ = UniqueFd(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.valid()) return ErrnoStatus(errno, "signalfd");
+  NRAM_RETURN_IF_ERROR(witness_.Start());
   // Not a Subprocess: the child is traced, and its stops are waited for here.
   program_ = fork();
   if (program_ < 0) return ErrnoStatus(errno, "fork");
@@ -136,7 +149,7 @@ absl::Status Supervisor::Start(const std::string& library) {
   status_out.reset();
   go_in.reset();
   if (start_ != nullptr) start_->CloseIts();
-  NRAM_RETURN_IF_ERROR(TakeListener(status_in.get()));
+  NRAM_RETURN_IF_ERROR(TakeListener(status_.get()));
   if (!traces_) return absl::OkStatus();
   if (ptrace(PTRACE_SEIZE, program_, nullptr, PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL) != 0) {
     return ErrnoStatus(errno, "the program may not be traced (ptrace)");
@@ -183,7 +196,11 @@ absl::StatusOr<RunEnd> Supervisor::Run(PageStore* store) {
   Reap();
   if (end_->signal == SIGKILL) NRAM_RETURN_IF_ERROR(Failure());
   if (start_ != nullptr && report_.begun) SayNotStarted();
-  if (!report_.begun && end_->code == 127) return absl::NotFoundError(absl::StrCat(path_, ": cannot be executed"));
+  ChildWord word;
+  if (!report_.begun && recv(status_.get(), &word, sizeof(word), MSG_DONTWAIT) == sizeof(word)) {
+    report_.refused = true;
+    return NotExecuted(path_, word.error);
+  }
   return *end_;
 }
 
@@ -214,8 +231,9 @@ void Supervisor::OnSignal() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const auto signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD || signal == SIGTSTP) continue;
-    // The terminal sends its signals to the program as well.
-    if (info.ssi_code <= 0 && !end_.has_value()) kill(program_, signal);
+    // A signal for the group, by the terminal or another process, reaches the program by itself.
+    const bool groups = witness_.HasGot(signal, static_cast<pid_t>(info.ssi_pid)) && getpgid(program_) == getpgrp();
+    if (info.ssi_code <= 0 && !groups && !end_.has_value()) kill(program_, signal);
   }
   Reap();
 }

@@ -21,6 +21,7 @@
 #include "base/fd.h"
 #include "base/sync.h"
 #include "client/run/engine.h"
+#include "client/run/group_witness.h"
 #include "client/run/page_store.h"
 #include "client/run/page_views.h"
 #include "client/run/program_memory.h"
@@ -35,8 +36,9 @@ struct RunEnd {
 };
 
 struct RunReport {
-  bool begun = false;  // it was executed
-  bool armed = false;  // its mappings have outgrown the budget
+  bool begun = false;    // it was executed
+  bool refused = false;  // the kernel does not execute it
+  bool armed = false;    // its mappings have outgrown the budget
   uint64_t refused_forks = 0;
   uint64_t refused_hidings = 0;  // of its memory, from this process (PR_SET_DUMPABLE)
   uint64_t children = 0;         // processes that have been forked; they are local
@@ -59,7 +61,7 @@ class Supervisor {
   // forks and the programs that it executes are looked after, too.
   absl::Status Start(const std::string& library = "");
   // Executes the program and returns when it, and all its remaining processes, have ended. `store` outlives this
-  // object. NOT_FOUND, PERMISSION_DENIED and so on: it could not be executed. Other errors: a resource for it was
+  // object. Errors: the kernel did not execute it (report().refused), and the text says why; or a resource for it was
   // lacking, and it has been killed.
   absl::StatusOr<RunEnd> Run(PageStore* store);
 
@@ -169,8 +171,10 @@ class Supervisor {
   sigset_t old_mask_ = {};
   UniqueFd pidfd_;     // the program's
   UniqueFd go_;        // the program's process waits for a byte
+  UniqueFd status_;    // it says there that it could not be executed
   UniqueFd listener_;  // of its calls
   UniqueFd signals_;
+  GroupWitness witness_;
   std::unique_ptr<ProgramMemory> memory_;
 
   bool traces_ = true;

@@ -87,7 +87,7 @@ void PageVersions::Prepare(uint64_t first_page, uint64_t end_page) {
   for (uint64_t page = first_page / kRunPages * kRunPages; page < end_page; page += kRunPages) {
     GateLock lock(&mu_);
     is_prepared_ = true;
-    DoubtsLocked().list.reserve(kDoubtsMax);
+    DoubtsLocked().writes.reserve(kDoubtsMax);
     (void)SlotLocked(page);
   }
 }
@@ -98,11 +98,30 @@ PageVersions::Doubts& PageVersions::DoubtsLocked() {
 }
 
 void PageVersions::EndDoubtsLocked(uint64_t first_page, PageBits pages, uint64_t mark) {
-  if (doubts_ == nullptr || doubts_->list.empty()) return;
-  for (Doubt& doubt : doubts_->list) {
+  if (doubts_ == nullptr || doubts_->empty()) return;
+  for (Doubt& doubt : doubts_->writes) {
     if (doubt.number <= mark) doubt.pages &= ~Shifted(pages, first_page, doubt.first_page);
   }
-  std::erase_if(doubts_->list, [](const Doubt& doubt) { return doubt.pages == 0; });
+  std::erase_if(doubts_->writes, [](const Doubt& doubt) { return doubt.pages == 0; });
+  EndHolesLocked(first_page, pages, mark);
+}
+
+void PageVersions::EndHolesLocked(uint64_t first_page, PageBits pages, uint64_t mark) {
+  Holes& holes = doubts_->holes;
+  for (auto it = doubts_->HolesNear(first_page); it != holes.end();) {
+    const auto [first_of_it, number] = it->first;
+    if (first_of_it >= first_page + kPagesPerMessage) break;
+    if (number <= mark) it->second &= ~Shifted(pages, first_page, first_of_it);
+    it = it->second == 0 ? holes.erase(it) : std::next(it);
+  }
+}
+
+uint64_t PageVersions::HoleInDoubtLocked(uint64_t page) const {
+  if (doubts_ == nullptr) return 0;
+  for (auto it = doubts_->HolesNear(page); it != doubts_->holes.end() && it->first.first <= page; ++it) {
+    if ((it->second >> (page - it->first.first) & 1) != 0) return it->first.second;
+  }
+  return 0;
 }
 
 void PageVersions::NoteEmpty(uint64_t span) {
@@ -120,7 +139,7 @@ uint64_t PageVersions::mark() const {
 
 void PageVersions::EndDoubts(uint64_t first_page, uint64_t end_page, uint64_t mark) {
   GateLock lock(&mu_);
-  if (doubts_ == nullptr || doubts_->list.empty()) return;
+  if (doubts_ == nullptr || doubts_->empty()) return;
   for (uint64_t page = first_page; page < end_page; page += kPagesPerMessage) {
     EndDoubtsLocked(page, BitsFrom(page, end_page), mark);
   }
@@ -135,10 +154,12 @@ uint64_t PageVersions::NextTold(uint64_t span) const {
     next = only_span_;
   }
   if (doubts_ == nullptr) return next;
-  for (const Doubt& doubt : doubts_->list) {
+  for (const Doubt& doubt : doubts_->writes) {
     const uint64_t of = doubt.first_page / kPagesPerSpan;
     if (of >= span) next = std::min(next, of);
   }
+  const auto hole = doubts_->holes.lower_bound({span * kPagesPerSpan, 0});
+  if (hole != doubts_->holes.end()) next = std::min(next, hole->first.first / kPagesPerSpan);
   return next;
 }
 
@@ -151,16 +172,33 @@ void PageVersions::Stored(uint64_t first_page, PageBits pages, uint64_t first_co
   }
 }
 
-void PageVersions::Doubted(uint64_t first_page, PageBits pages, uint64_t first_counter) {
-  if (pages == 0) return;
-  GateLock lock(&mu_);
-  Doubts& doubts = DoubtsLocked();
-  // It was sent before, and is in doubt still.
-  if (first_counter != 0) {
-    std::erase_if(doubts.list, [&](const Doubt& doubt) { return doubt.first_counter == first_counter; });
+PageBits PageVersions::DoubtedHolesLocked(uint64_t first_page, PageBits pages) {
+  PageBits written = 0;  // by changes in doubt
+  for (const Doubt& doubt : DoubtsLocked().writes) written |= Shifted(doubt.pages, doubt.first_page, first_page);
+  EndHolesLocked(first_page, pages, UINT64_MAX);  // this one is newer, and makes the same
+  PageBits doubted = pages & written;
+  for (PageBits rest = pages & ~written; rest != 0; rest &= rest - 1) {
+    // A hole that becomes a hole is not in doubt, nor is a page of which anything or nothing is believed.
+    const int i = std::countr_zero(rest);
+    if (FindLocked(first_page + static_cast<uint64_t>(i)) >= kFirstVersion) doubted |= PageBits{1} << i;
   }
-  if (doubts.list.size() < kDoubtsMax) {
-    doubts.list.push_back({first_page, pages, first_counter, ++doubts.last_number});
+  return doubted;
+}
+
+void PageVersions::Doubted(uint64_t first_page, PageBits pages, uint64_t first_counter) {
+  GateLock lock(&mu_);
+  if (first_counter == 0) pages = DoubtedHolesLocked(first_page, pages);
+  if (pages == 0) return;
+  Doubts& doubts = DoubtsLocked();
+  // Holes need no bound of their own: a page that was written is in one of them at most.
+  if (first_counter == 0) {
+    doubts.holes.emplace(std::pair(first_page, ++doubts.last_number), pages);
+    return;
+  }
+  // It was sent before, and is in doubt still.
+  std::erase_if(doubts.writes, [&](const Doubt& doubt) { return doubt.first_counter == first_counter; });
+  if (doubts.writes.size() < kDoubtsMax) {
+    doubts.writes.push_back({first_page, pages, first_counter, ++doubts.last_number});
     return;
   }
   if (NRAM_PLANTED(doubt_forgotten_when_full)) return;
@@ -200,16 +238,25 @@ PageVersions::Verdict PageVersions::Check(uint64_t page, uint64_t counter, bool 
   // A former owner's counters may have the same low words: all versions known here are of this owner's seals.
   const bool is_own = counter == 0 || (counter ^ next_counter_.load(std::memory_order_relaxed)) >> 48 == 0;
   bool fits = known == found && is_own;
+  // Of the doubts about the page, the newest first.
+  const auto meet = [&](bool is_it) {
+    settles = settles || (is_it && !is_doubted);  // the newest has come through, and nothing older comes after it
+    fits = fits || is_it;
+    is_doubted = true;
+  };
+  uint64_t hole = HoleInDoubtLocked(page);
   if (doubts_ != nullptr) {
-    for (auto it = doubts_->list.rbegin(); it != doubts_->list.rend(); ++it) {
+    for (auto it = doubts_->writes.rbegin(); it != doubts_->writes.rend(); ++it) {
       const uint64_t at = page - it->first_page;  // wraps where the page is before it
       if (at >= kPagesPerMessage || (it->pages >> at & 1) == 0) continue;
-      const bool is_it = it->first_counter == 0 ? counter == 0 : counter == it->first_counter + at;
-      settles = settles || (is_it && !is_doubted);  // the newest has come through, and nothing older comes after it
-      fits = fits || is_it;
-      is_doubted = true;
+      if (hole > it->number) {
+        meet(counter == 0);
+        hole = 0;
+      }
+      meet(counter == it->first_counter + at);
     }
   }
+  if (hole != 0) meet(counter == 0);
   if (!is_doubted || !fits) return fits ? Verdict::kFits : Verdict::kOther;
   if (!settles) return Verdict::kOther;
   EndDoubtsLocked(page, 1);
@@ -220,7 +267,10 @@ PageVersions::Verdict PageVersions::Check(uint64_t page, uint64_t counter, bool 
 size_t PageVersions::memory_bytes() const {
   GateLock lock(&mu_);
   size_t bytes = only_.capacity * sizeof(Run);
-  if (doubts_ != nullptr) bytes += sizeof *doubts_ + doubts_->list.capacity() * sizeof(Doubt);
+  if (doubts_ != nullptr) {
+    bytes += sizeof *doubts_ + doubts_->writes.capacity() * sizeof(Doubt);
+    bytes += doubts_->holes.size() * 2 * sizeof(Holes::value_type);  // as below
+  }
   if (spans_ == nullptr) return bytes;
   // A node of the tree is half full at least.
   bytes += sizeof *spans_ + spans_->size() * 2 * sizeof(std::pair<const uint64_t, Span>);

@@ -4,11 +4,13 @@
 // The owner's knowledge of a sealed region's pages: which version of each a server must have (adr/0016). It exposes a
 // server that returns an older one.
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -79,7 +81,7 @@ class PageVersions {
  private:
   static constexpr uint64_t kRunPages = 16;
   static constexpr uint64_t kRunsPerSpan = kPagesPerSpan / kRunPages;
-  static constexpr size_t kDoubtsMax = 1024;
+  static constexpr size_t kDoubtsMax = 1024;  // of writes
   using Run = std::array<PageVersion, kRunPages>;
   static_assert(kRunsPerSpan == 16);
 
@@ -89,25 +91,41 @@ class PageVersions {
     uint16_t capacity = 0;
     std::unique_ptr<Run[]> runs;
   };
-  // A change without an answer.
+  // A write without an answer.
   struct Doubt {
     uint64_t first_page = 0;
     PageBits pages = 0;
-    uint64_t first_counter = 0;  // 0: holes
-    uint64_t number = 0;         // counts up
+    uint64_t first_counter = 0;
+    uint64_t number = 0;  // counts up, over writes and holes
   };
+  // The pages of changes without an answer that make holes, by their first pages and their numbers. A page is in one at
+  // most: there may be many of these, and none is looked at for pages elsewhere.
+  using Holes = absl::btree_map<std::pair<uint64_t, uint64_t>, PageBits>;
   struct Doubts {
-    std::vector<Doubt> list;  // in order
+    std::vector<Doubt> writes;  // in order
+    Holes holes;
     uint64_t last_number = 0;
+    bool empty() const { return writes.empty() && holes.empty(); }
+    // The first that may have pages of a message that begins at `first_page`.
+    Holes::iterator HolesNear(uint64_t first_page) {
+      return holes.lower_bound({first_page - std::min(first_page, kPagesPerMessage - 1), 0});
+    }
   };
 
   PageVersion FindLocked(uint64_t page) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Span* FindSpanLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   PageVersion* SlotLocked(uint64_t page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetLocked(uint64_t page, PageVersion version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A change that makes holes is in doubt. Takes these pages out of earlier ones, and returns those that it concerns:
+  // others are holes in any case.
+  PageBits DoubtedHolesLocked(uint64_t first_page, PageBits pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Doubts& DoubtsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndDoubtsLocked(uint64_t first_page, PageBits pages, uint64_t mark = UINT64_MAX)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The same for holes alone. There must be doubts.
+  void EndHolesLocked(uint64_t first_page, PageBits pages, uint64_t mark) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The number of the change in doubt that has made the page a hole; 0: there is none.
+  uint64_t HoleInDoubtLocked(uint64_t page) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const PageVersion untold_;
   mutable SharedGate mu_;  // taken exclusively: a mutex in four bytes

@@ -91,6 +91,69 @@ TEST(PageVersionsTest, WhereDoubtsHaveNoRoomThePageIsLostUntilItIsWritten) {
   EXPECT_EQ(versions.Check(page, 2'000'000, true), Verdict::kFits);
 }
 
+TEST(PageVersionsTest, HolesInDoubtTakeNoRoomOfWrites) {
+  constexpr uint64_t kPages = 256 * kMiB / kPageBytes;
+  PageVersions versions;
+  for (uint64_t page = 0; page < kPages; page += kPagesPerMessage) versions.Stored(page, ~PageBits{0}, 1'000 + page);
+  versions.TrimDoubted(0, kPages);
+  for (int i = 0; i < 1'024; ++i) versions.TrimDoubted(7, 8);
+  const size_t bytes = versions.memory_bytes();
+  versions.TrimDoubted(kPages, 2 * kPages);  // holes already
+  EXPECT_EQ(versions.memory_bytes(), bytes);
+  versions.Doubted(kPages, 1, 2'000'000);
+  EXPECT_EQ(versions.Check(kPages, 2'000'000, true), Verdict::kFits);
+  // Each page is in doubt for itself.
+  EXPECT_EQ(versions.Check(9, 1'009, false), Verdict::kOther);
+  EXPECT_EQ(versions.Check(9, 1'009, true), Verdict::kFits);
+  EXPECT_EQ(versions.Check(9, 0, true), Verdict::kOther);
+  EXPECT_EQ(versions.Check(7, 0, false), Verdict::kFits);
+  EXPECT_EQ(versions.Check(7, 1'007, true), Verdict::kOther);
+  // A hole that comes after a write in doubt is the newest.
+  versions.Doubted(70, 1, 3'000'000);
+  versions.TrimDoubted(70, 71);
+  EXPECT_EQ(versions.Check(70, 3'000'000, false), Verdict::kOther);
+  EXPECT_EQ(versions.Check(70, 0, false), Verdict::kFits);
+}
+
+// A large region is trimmed while servers do not answer: the cost of a page then depends on its own doubts alone. Looks
+// at all of them would take much longer than the whole test.
+TEST(PageVersionsTest, HolesInDoubtCostNothingForOtherPages) {
+  constexpr uint64_t kMessages = 30'000, kPages = kMessages * kPagesPerMessage;
+  PageVersions versions;
+  for (uint64_t page = 0; page < kPages; page += kPagesPerMessage) versions.Stored(page, 1, 1'000 + page);
+  versions.TrimDoubted(0, kPages);
+  // Both may be there, in either order.
+  for (uint64_t page = 0; page < kPages; page += kPagesPerMessage) {
+    ASSERT_EQ(versions.Check(page, 1'000 + page, false), Verdict::kOther);
+    const bool is_hole = page % (2 * kPagesPerMessage) == 0;
+    ASSERT_EQ(versions.Check(page, is_hole ? 0 : 1'000 + page, true), Verdict::kFits);
+    ASSERT_EQ(versions.Check(page, is_hole ? 1'000 + page : 0, true), Verdict::kOther);
+  }
+  EXPECT_EQ(versions.NextTold(kPages / kPagesPerSpan), UINT64_MAX);
+}
+
+// Of doubts of one page the newest counts, be it a hole or not.
+TEST(PageVersionsTest, TheOrderOfDoubtsIsThatOfTheirChanges) {
+  PageVersions versions;
+  versions.Stored(100, 0b111, 1'000);
+  versions.Doubted(90, PageBits{1} << 10 | PageBits{1} << 11, 2'000);  // 100 and 101
+  versions.Doubted(64, PageBits{1} << 36 | PageBits{1} << 38, 0);      // 100 and 102, as holes
+  versions.Doubted(100, 0b1, 3'000);
+  EXPECT_EQ(versions.Check(100, 0, false), Verdict::kOther);
+  EXPECT_EQ(versions.Check(100, 3'000, false), Verdict::kFits);
+  EXPECT_EQ(versions.Check(101, 0, true), Verdict::kOther);
+  EXPECT_EQ(versions.Check(101, 2'011, true), Verdict::kFits);
+  EXPECT_EQ(versions.Check(102, 1'002, true), Verdict::kFits);
+  // A mark ends those before it.
+  versions.Doubted(100, 0b110, 0);
+  const uint64_t mark = versions.mark();
+  versions.Doubted(102, 0b1, 0);
+  versions.EndDoubts(90, 110, mark);
+  EXPECT_EQ(versions.Check(101, 0, true), Verdict::kOther);
+  EXPECT_EQ(versions.Check(102, 0, false), Verdict::kFits);
+  EXPECT_EQ(versions.NextTold(0), 0u);
+}
+
 TEST(PageVersionsTest, WhatNoServerHasIsNoLongerInDoubt) {
   PageVersions versions;
   EXPECT_EQ(versions.NextTold(0), UINT64_MAX);

@@ -15,24 +15,23 @@
 namespace nram {
 namespace {
 
-absl::Status CheckFile(int fd, const std::string& name, const struct stat& info) {
+absl::Status CheckFile(int fd, const std::string& path, const std::string& name, const struct stat& info) {
   if (!S_ISREG(info.st_mode)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(name, " is not a regular file: a key file holds the secret itself"));
+    return absl::InvalidArgumentError(absl::StrCat(name, " is not a regular file: a key file holds the secret itself"));
   }
   const bool is_roots = info.st_uid == 0;
   if (!is_roots && info.st_uid != geteuid()) {
-    return absl::FailedPreconditionError(absl::StrCat(name, " belongs to user ", info.st_uid,
-                                                      ", so it is not secret: it must be this user's (chown ",
-                                                      geteuid(), ") or root's"));
+    return absl::PermissionDeniedError(absl::StrCat(name, " belongs to user ", info.st_uid,
+                                                    ", so it is not secret: it must be this user's (chown ", geteuid(),
+                                                    ") or root's"));
   }
   struct statfs system {};
   const bool is_mounted = is_roots && fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
   const mode_t refused = is_mounted ? 0022 : is_roots ? 0027 : 0077;
   if ((info.st_mode & refused) == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
+  return absl::PermissionDeniedError(
       absl::StrCat(name, " has mode ", absl::StrFormat("%04o", info.st_mode & 07777), ": others may ",
-                   (info.st_mode & refused & 0022) != 0 ? "change" : "read", " it. Use chmod 600 on the ", name));
+                   (info.st_mode & refused & 0022) != 0 ? "change" : "read", " it. Use chmod 600 ", path));
 }
 
 // A user with write access to the directory can replace this file by another, or by a link to one that he knows.
@@ -44,9 +43,9 @@ absl::Status CheckDirectory(const std::string& path, const std::string& name) {
   const bool is_ours = info.st_uid == 0 || info.st_uid == geteuid();
   const bool is_open = (info.st_mode & 0022) != 0 && (info.st_mode & S_ISVTX) == 0;
   if (is_ours && !is_open) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(name,
-                                                    ": others may replace it, since they may write to its directory ",
-                                                    directory, ". Use chmod go-w ", directory));
+  return absl::PermissionDeniedError(absl::StrCat(name,
+                                                  ": others may replace it, since they may write to its directory ",
+                                                  directory, ". Use chmod go-w ", directory));
 }
 
 }  // namespace
@@ -59,12 +58,12 @@ absl::StatusOr<std::unique_ptr<SealSecret>> SealSecret::Read(const std::string& 
   if (!fd.valid()) return ErrnoStatus(errno, name);
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, name);
-  NRAM_RETURN_IF_ERROR(CheckFile(fd.get(), name, info));
+  NRAM_RETURN_IF_ERROR(CheckFile(fd.get(), path, name, info));
   const auto size = static_cast<size_t>(info.st_size);
   if (size < kBytesMin || size > kBytesMax) {
-    return absl::FailedPreconditionError(absl::StrCat(name, " has ", size, " bytes; a secret needs ", kBytesMin,
-                                                      " to ", kBytesMax,
-                                                      ". Make one: (umask 077; head -c 32 /dev/urandom > ", path, ")"));
+    return absl::InvalidArgumentError(absl::StrCat(name, " has ", size, " bytes; a secret needs ", kBytesMin, " to ",
+                                                   kBytesMax, ". Make one: (umask 077; head -c 32 /dev/urandom > ",
+                                                   path, ")"));
   }
   // One byte more tells whether it grows.
   NRAM_ASSIGN_OR_RETURN(std::shared_ptr<KeyMemory> memory, KeyMemory::Make(size + 1));

@@ -23,8 +23,9 @@ class SealSecret {
   static constexpr size_t kBytesMin = 16;
   static constexpr size_t kBytesMax = 4096;
 
-  // All of a file. Blocks as its file system does. Errors name the file and say how to mend it. FAILED_PRECONDITION: it
-  // is no regular file, others may change or read it, or it is too short or too long. Else as open(2).
+  // All of a file. Blocks as its file system does. Errors name the file and say how to mend it. PERMISSION_DENIED:
+  // others may change or read it. INVALID_ARGUMENT: it is no regular file, too short or too long. FAILED_PRECONDITION:
+  // it is being written. Else as open(2).
   //
   // The file's owner must be this user or root. No other user may write it. No other user may read it; but the group of
   // a file of root's may (mode 0440), and every user on a tmpfs, because Kubernetes mounts secrets so. Links are

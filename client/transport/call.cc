@@ -173,7 +173,7 @@ absl::Status CallStatus(const Call& call, absl::string_view who) {
     case Reason::kFenced:
       return absl::UnavailableError(text("the connection was replaced by a newer one"));
     case Reason::kDraining:
-      return absl::ResourceExhaustedError(text("the server accepts no new pages"));
+      return absl::ResourceExhaustedError(text("the server accepts no new spans"));
     case Reason::kDamaged:
       return absl::DataLossError(text("a stored page is corrupted; only writing the whole page repairs it"));
     case Reason::kOtherGeneration:

@@ -1,10 +1,8 @@
 #include "client/transport/control_client.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/http2/frame_meter.h"
 #include "base/status.h"
 #include "base/sync.h"
 #include "base/tls/pump.h"
@@ -22,6 +21,7 @@
 #include "client/transport/data_socket.h"
 #include "client/transport/shake_hands.h"
 #include "proto/control.grpc.pb.h"
+#include "proto/grpc_log.h"
 
 namespace nram {
 namespace {
@@ -112,7 +112,7 @@ class GrpcControlClient final : public ControlClient {
     v1::ListRegionsRequest request = codec_.ListRegions(orphans_only, all_tenants);
     for (bool more = true; more;) {
       v1::ListRegionsReply reply;
-      NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListRegions, request, &reply, deadline_ns));
+      NRAM_RETURN_IF_ERROR(Read(&v1::Control::Stub::ListRegions, request, &reply, deadline_ns));
       NRAM_ASSIGN_OR_RETURN(more, codec_.AddPage(reply, &request, &list));
     }
     return std::move(list.regions);
@@ -124,7 +124,7 @@ class GrpcControlClient final : public ControlClient {
     v1::ListSpansRequest request = codec_.ListSpans(region, version);
     for (bool more = true; more;) {
       v1::ListSpansReply reply;
-      NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListSpans, request, &reply, deadline_ns));
+      NRAM_RETURN_IF_ERROR(Read(&v1::Control::Stub::ListSpans, request, &reply, deadline_ns));
       NRAM_ASSIGN_OR_RETURN(more, codec_.VisitPage(reply, &request, visit));
     }
     return absl::OkStatus();
@@ -132,7 +132,7 @@ class GrpcControlClient final : public ControlClient {
 
   absl::StatusOr<VersionList> ListVersions(RegionId region, int64_t deadline_ns) override {
     v1::ListVersionsReply reply;
-    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListVersions, codec_.ListVersions(region), &reply, deadline_ns));
+    NRAM_RETURN_IF_ERROR(Read(&v1::Control::Stub::ListVersions, codec_.ListVersions(region), &reply, deadline_ns));
     return codec_.Parse(reply);
   }
 
@@ -149,7 +149,7 @@ class GrpcControlClient final : public ControlClient {
     v1::ListChangesRequest request = codec_.ListChanges(region, from, to);
     for (bool more = true; more;) {
       v1::ListChangesReply reply;
-      NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListChanges, request, &reply, deadline_ns));
+      NRAM_RETURN_IF_ERROR(Read(&v1::Control::Stub::ListChanges, request, &reply, deadline_ns));
       NRAM_ASSIGN_OR_RETURN(more, codec_.VisitPage(reply, &request, visit));
     }
     return absl::OkStatus();
@@ -157,7 +157,7 @@ class GrpcControlClient final : public ControlClient {
 
   absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) override {
     v1::Statistics reply;
-    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::GetStatistics, v1::GetStatisticsRequest(), &reply, deadline_ns));
+    NRAM_RETURN_IF_ERROR(Read(&v1::Control::Stub::GetStatistics, v1::GetStatisticsRequest(), &reply, deadline_ns));
     return codec_.Parse(reply);
   }
 
@@ -168,74 +168,60 @@ class GrpcControlClient final : public ControlClient {
 
  private:
   using Stub = v1::Control::Stub;
-  // One connection; or with plain TCP whatever gRPC makes of it.
+  // One connection.
   struct Way {
     std::shared_ptr<Stub> stub;
-    std::shared_ptr<const TlsPump::Link> link;  // with TLS
-    std::shared_ptr<UniqueFd> socket;           // a Unix socket's duplicate, which tells when it ends
-    bool good() const {
-      if (socket != nullptr) {
-        pollfd end{socket->get(), POLLRDHUP, 0};
-        return poll(&end, 1, 0) == 0;
-      }
-      return stub != nullptr && (link == nullptr || !link->ended());
-    }
+    std::shared_ptr<const Pump::Link> link;
+    bool is_new = false;  // made for the call that has it
+    bool good() const { return stub != nullptr && !link->ended(); }
   };
 
   static grpc::ChannelArguments Arguments() {
     grpc::ChannelArguments args;
-    // This also bounds one attempt to connect: as long as a call has, since a busy donor may need it.
-    args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
-    args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     // Each client has a connection of its own, so that a client that hangs does not hang another.
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     args.SetMaxReceiveMessageSize(kReplyBytesMax);
+    // The probes would let servers send longer frames than the meter takes.
+    args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     return args;
   }
 
-  // gRPC cannot be held to TLS 1.3 and does not say why a server refuses it, so it gets a plain socket (adr/0015).
+  // gRPC gets a socket of the pump: it cannot be held to TLS 1.3, does not say why a server refuses it (adr/0015), and
+  // takes whatever a server sends (adr/0027).
   absl::StatusOr<Way> Dial(int64_t deadline_ns) {
-    if (endpoint_.is_unix()) return DialSocket(deadline_ns);
-    if (tls_ == nullptr) {
-      const auto credentials = grpc::InsecureChannelCredentials();
-      return Way{v1::Control::NewStub(grpc::CreateCustomChannel(codec_.server(), credentials, Arguments())), nullptr};
-    }
-    static TlsPump* const pump = new TlsPump;  // for all servers; stays until the process ends
     NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(endpoint_, deadline_ns));
     NRAM_ASSIGN_OR_RETURN(UniqueFd fd, ConnectSocket(address, deadline_ns));
-    NRAM_ASSIGN_OR_RETURN(const TlsSession session, ShakeHands(fd.get(), tls_.get(), endpoint_.host, deadline_ns));
+    std::optional<TlsSession> session;
+    if (endpoint_.is_unix()) NRAM_RETURN_IF_ERROR(CheckUnixListener(fd.get()));
+    if (tls_ != nullptr) {
+      NRAM_ASSIGN_OR_RETURN(session, ShakeHands(fd.get(), tls_.get(), endpoint_.host, deadline_ns));
+    }
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
       return ErrnoStatus(errno, "socketpair");
     }
+    static Pump* const pump = new Pump;  // for all servers; stays until the process ends
     Way way;
-    way.link = pump->Add(std::move(fd), session, UniqueFd(ends[0]));
+    way.link = pump->Add(std::move(fd), session.has_value() ? &*session : nullptr, UniqueFd(ends[0]),
+                         {FrameMeter(FrameScanner::Sender::kServer), nullptr});
     way.stub = v1::Control::NewStub(grpc::CreateCustomInsecureChannelFromFd(codec_.server(), ends[1], Arguments()));
     return way;
   }
 
   // gRPC does not check the listener.
-  absl::StatusOr<Way> DialSocket(int64_t deadline_ns) {
-    NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(endpoint_, deadline_ns));
-    NRAM_ASSIGN_OR_RETURN(UniqueFd fd, ConnectSocket(address, deadline_ns));
-    NRAM_RETURN_IF_ERROR(CheckListener(fd.get(), endpoint_.path));
+  absl::Status CheckUnixListener(int fd) {
+    NRAM_RETURN_IF_ERROR(CheckListener(fd, endpoint_.path));
     ucred peer{};
     socklen_t length = sizeof peer;
-    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return ErrnoStatus(errno, "SO_PEERCRED");
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return ErrnoStatus(errno, "SO_PEERCRED");
     // One thread dials at a time.
     if (listener_.has_value() && *listener_ != peer.uid && peer.uid != 0) {
       return absl::PermissionDeniedError(
           absl::StrCat("user ", peer.uid, " listens there now instead of user ", *listener_));
     }
     listener_ = peer.uid;
-    Way way;
-    way.socket = std::make_shared<UniqueFd>(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-    if (!way.socket->valid()) return ErrnoStatus(errno, "duplicate a socket");
-    way.stub =
-        v1::Control::NewStub(grpc::CreateCustomInsecureChannelFromFd(codec_.server(), fd.release(), Arguments()));
-    return way;
+    return absl::OkStatus();
   }
 
   absl::StatusOr<Way> GetWay(int64_t deadline_ns) {
@@ -251,7 +237,9 @@ class GrpcControlClient final : public ControlClient {
     mu_.Lock();
     dialling_ = false;
     dialled_.SignalAll();
-    if (way.ok()) way_ = *way;
+    if (!way.ok()) return way;
+    way_ = *way;
+    way->is_new = true;
     return way;
   }
 
@@ -261,15 +249,25 @@ class GrpcControlClient final : public ControlClient {
     return is_kept ? why.code() : absl::StatusCode::kUnavailable;
   }
 
-  // Says why a connection with TLS has ended, which gRPC does not know.
+  // Says why a connection has ended, which gRPC does not know.
   absl::Status Explain(const Way& way, const grpc::Status& status) const {
-    const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE && way.link != nullptr;
-    const absl::Status why = lost ? way.link->status() : absl::OkStatus();
+    const bool is_lost = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+    const absl::Status why = is_lost ? way.link->status() : absl::OkStatus();
     return why.ok() ? absl::OkStatus() : codec_.Refusal(CodeOf(why), why.message());
   }
 
+  // A call that changes nothing. A server may end an idle connection (it gives way to others, or gRPC lacks memory)
+  // just when a call begins there, and gRPC does not connect anew: then the call is made once more.
   template <typename Method, typename Request, typename Reply>
-  absl::Status Run(Method method, const Request& request, Reply* reply, int64_t deadline_ns) {
+  absl::Status Read(Method method, const Request& request, Reply* reply, int64_t deadline_ns) {
+    bool is_lost = false;
+    const absl::Status status = Run(method, request, reply, deadline_ns, &is_lost);
+    return is_lost ? Run(method, request, reply, deadline_ns) : status;
+  }
+
+  // Sets *is_lost if the call was lost with a connection that was there before it.
+  template <typename Method, typename Request, typename Reply>
+  absl::Status Run(Method method, const Request& request, Reply* reply, int64_t deadline_ns, bool* is_lost = nullptr) {
     grpc::ClientContext context;
     const int64_t left_ns = std::max<int64_t>(deadline_ns - MonotonicNs(), 0);
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(left_ns));
@@ -278,9 +276,9 @@ class GrpcControlClient final : public ControlClient {
     if (!way.ok()) return codec_.Refusal(CodeOf(way.status()), way.status().message());
     const grpc::Status status = (way->stub.get()->*method)(&context, request, reply);
     if (status.ok()) return absl::OkStatus();
-    const bool is_gone =
-        status.error_code() == grpc::StatusCode::UNAVAILABLE && (way->link != nullptr || way->socket != nullptr);
-    if (is_gone || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    if (is_lost != nullptr) *is_lost = status.error_code() == grpc::StatusCode::UNAVAILABLE && !way->is_new;
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+        status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       // The connection may wait for a network that was cut, long after the network is back; and gRPC cannot make a
       // connection again that it was given. The next call gets another.
       MutexLock lock(&mu_);
@@ -314,6 +312,7 @@ class GrpcControlClient final : public ControlClient {
 }  // namespace
 
 std::unique_ptr<ControlClient> ControlClient::Create(const Endpoint& endpoint, std::shared_ptr<TlsContext> tls) {
+  TakeGrpcLog();
   return std::make_unique<GrpcControlClient>(endpoint, std::move(tls));
 }
 

@@ -31,6 +31,8 @@ struct ServerCapacity {
   uint64_t asked_back_bytes = 0;  // its clients are to give back so much
   bool pressed = false;           // it uses, or used lately, more than it may
   bool urgent = false;            // it leaves, and its process will end soon
+  uint64_t quota_bytes = 0;       // of this client's tenant there; 0: it has none
+  uint64_t quota_used_bytes = 0;
 };
 
 struct ServerHost {
@@ -74,6 +76,7 @@ struct LeaseInfo {
 struct ReserveOrder {
   uint64_t term = 0;    // of the lease, by its LeaseInfo
   uint64_t number = 0;  // rises with each request
+  bool ahead = false;   // less, or nothing, is needed now: versions that are held do not yield to it
 };
 
 struct RegionInfo {
@@ -179,7 +182,8 @@ struct AttachRegionArgs {
 // regions are as their creators chose them.
 class ControlClient {
  public:
-  // Connects in the background, or, with `tls`, at the first call. Null: plain. A Unix socket is always plain.
+  // Connects at the first call, and again after a connection was lost. With it its calls are lost; those that only read
+  // (lists, GetStatistics) are made once more. `tls`: null: plain. A Unix socket is always plain.
   static std::unique_ptr<ControlClient> Create(const Endpoint& endpoint, std::shared_ptr<TlsContext> tls = nullptr);
   virtual ~ControlClient() = default;
 

@@ -42,7 +42,9 @@ ServerCapacity FromProto(const v1::Capacity& capacity) {
           capacity.leaving(),
           Bounded(capacity.asked_back_bytes()),
           capacity.pressed(),
-          capacity.urgent()};
+          capacity.urgent(),
+          Bounded(capacity.quota_bytes()),
+          Bounded(capacity.quota_used_bytes())};
 }
 
 ServerHost FromProto(const v1::HostState& host) {
@@ -122,6 +124,7 @@ v1::ReserveRequest ControlCodec::Reserve(LeaseId lease, int64_t pages, ReserveOr
   request.set_pages(pages);
   request.set_term(order.term);
   request.set_order(order.number);
+  request.set_ahead(order.ahead);
   return request;
 }
 

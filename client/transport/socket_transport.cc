@@ -262,7 +262,11 @@ void SocketTransport::ArmIfNeededLocked() {
   // Armed again if the socket has become full or empty since. If it is full and no reply is to come, only the poller
   // can send the rest.
   if (armed_ && armed_for_output_ == send_blocked_) return;
-  poller_->Arm(this, fd_.get(), armed_, send_blocked_);
+  if (!poller_->Arm(this, fd_.get(), armed_, send_blocked_)) {
+    // Replies could not be awaited. The next tick ends the calls, as those of any broken connection.
+    break_reason_ = "the kernel watches no more descriptors for this user (fs.epoll.max_user_watches)";
+    return BreakLocked();
+  }
   armed_ = true;
   armed_for_output_ = send_blocked_;
 }

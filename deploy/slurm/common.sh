@@ -10,8 +10,8 @@
 #                     (--leave-within-ms; default 60000). Nothing moves at the end of a job: the server ends when no
 #                     client of the job has a lease, or after 5 s
 #   NRAM_JOB_SECRET   a file of root's, the same on all nodes (default /etc/nram/slurm.secret; make it with
-#                     openssl rand -out FILE 32). Each job's certificates derive from it, so that only the job's user
-#                     uses the job's pool, over TLS
+#                     umask 077; openssl rand -out FILE 32). Each job's certificates derive from it, so that only the
+#                     job's user uses the job's pool, over TLS
 #   NRAM_JOB_UNAUTHENTICATED   yes: without that file, every peer that reaches the ports may use the pool. Otherwise a
 #                     job without that file has no pool
 #   NRAM_JOB_ASKED    yes: only a job with the word nram in its comment has a pool. With nram=SIZE each of its nodes

@@ -8,10 +8,11 @@ set -euo pipefail
 # If a node's server does not start, the job has a smaller pool. (If the Prolog failed, Slurm would drain the node.)
 skip() {
   # Another program answers on this node's port. (The other nodes of the job cannot know that: choose NRAM_JOB_PORT so
-  # that nothing else listens there.)
+  # that nothing else listens there.) Without other nodes there is no host file, and tasks find the site's own pool.
   if [ -r "$job_directory/pool" ]; then
     grep -v "^${SLURMD_NODENAME:-$(hostname -s)}:" "$job_directory/pool" > "$job_directory/pool.new" || true
     mv "$job_directory/pool.new" "$job_directory/pool"
+    [ -s "$job_directory/pool" ] || rm "$job_directory/pool"
   fi
   logger -t nram-slurm "job $SLURM_JOB_ID: $*" 2> /dev/null || true
   echo "nram-slurm: job $SLURM_JOB_ID: $*" >&2
@@ -33,13 +34,13 @@ if [ "$NRAM_JOB_ASKED" = yes ]; then
 fi
 
 mkdir -p "$job_directory"
+rm -f "$job_directory/pool" # of a requeued job
 nodes=$(scontrol show hostnames "${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-$(hostname -s)}}") ||
   skip "scontrol does not list its nodes"
 name_servers() { # port
   for node in $nodes; do echo "$node:$1"; done > "$job_directory/pool.new"
   mv "$job_directory/pool.new" "$job_directory/pool"
 }
-name_servers "$job_port"
 
 # The address by which the other nodes reach this one.
 addresses=$(getent ahostsv4 "${SLURMD_NODENAME:-$(hostname -s)}" | awk '{print $1}') || true
@@ -68,6 +69,16 @@ else
   skip "there is no $NRAM_JOB_SECRET to make certificates from (see common.sh), so there is no pool"
 fi
 
+# The job's tasks may use the servers of its other nodes, whether or not this node's server starts.
+name_servers "$job_port"
+
+# Clients' pages go to no swap of this node: in a group of its own the server has none. A node without systemd should
+# have no swap, or memory.swap.max=0 in the group of slurmd.
+unswapped=()
+if timeout 5 systemd-run --scope --quiet --property=MemorySwapMax=0 true > /dev/null 2>&1; then
+  unswapped=(systemd-run --scope --quiet --property=MemorySwapMax=0)
+fi
+
 figures=()
 [ -z "$NRAM_JOB_METRICS" ] || figures=(--metrics="$address:0")
 # Tells Prometheus the server's port.
@@ -86,8 +97,9 @@ start_on() { # port
   rm -f "$job_directory/ready"
   # The job's own processes have priority.
   # shellcheck disable=SC2086 # flags are words
-  setsid nice -n 10 nram-memserver --donate="$NRAM_JOB_DONATE" --listen="$address" "$admits" --port="$1" \
-    --leave-within-ms="$NRAM_JOB_LEAVE_MS" --ready-file="$job_directory/ready" "${figures[@]}" $NRAM_JOB_FLAGS \
+  setsid nice -n 10 "${unswapped[@]}" nram-memserver --donate="$NRAM_JOB_DONATE" --listen="$address" "$admits" \
+    --port="$1" --leave-within-ms="$NRAM_JOB_LEAVE_MS" --ready-file="$job_directory/ready" "${figures[@]}" \
+    $NRAM_JOB_FLAGS \
     > "$job_directory/memserver.log" 2>&1 < /dev/null &
   local pid=$!
   echo "$pid" > "$job_directory/memserver.pid"

@@ -3,8 +3,11 @@
 # find the job's pool. Install: TaskProlog=/etc/nram/slurm/task_prolog.sh in slurm.conf.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/common.sh"
-[ ! -r "$job_directory/pool" ] || echo "export NRAM_POOL=$job_directory/pool"
-[ ! -r "$job_directory/tls/client.key" ] || echo "export NRAM_TLS_DIR=$job_directory/tls"
+# A job without a pool keeps the site's own.
+if [ -r "$job_directory/pool" ]; then
+  echo "export NRAM_POOL=$job_directory/pool"
+  [ ! -r "$job_directory/tls/client.key" ] || echo "export NRAM_TLS_DIR=$job_directory/tls"
+fi
 # A batch script begins when the Prolog of its own node has ended. The job's other nodes may start their servers later.
 if [ -z "${SLURM_STEP_ID:-}" ] && [ "${SLURM_NNODES:-1}" -gt 1 ] && [ -r "$job_directory/pool" ]; then
   flags=(--pool="$job_directory/pool")

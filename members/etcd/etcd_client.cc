@@ -18,6 +18,7 @@
 #include "base/utf8.h"
 #include "members/etcd/etcd_watch.h"
 #include "proto/etcd.grpc.pb.h"
+#include "proto/grpc_log.h"
 
 namespace nram {
 namespace {
@@ -28,6 +29,7 @@ constexpr int kReplyBytesMax = 16 << 20;
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const std::string& tls_dir) {
   if (tls_dir.empty()) return grpc::InsecureChannelCredentials();
   NRAM_ASSIGN_OR_RETURN(const TlsFiles files, TlsFiles::In(tls_dir, TlsRole::kClient));
+  NRAM_RETURN_IF_ERROR(CheckKeyMode(files.key));
   grpc::SslCredentialsOptions options;
   NRAM_ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile(files.authorities));
   NRAM_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadFile(files.certificate));
@@ -232,6 +234,7 @@ class GrpcEtcdClient final : public EtcdClient {
 }  // namespace
 
 std::unique_ptr<EtcdClient> EtcdClient::Create(std::vector<std::string> hosts, std::string tls_dir) {
+  TakeGrpcLog();
   return std::make_unique<GrpcEtcdClient>(std::move(hosts), std::move(tls_dir));
 }
 

@@ -26,7 +26,7 @@ namespace nram {
 class EtcdClient {
  public:
   // `hosts`: as EtcdSpec has them. `tls_dir`: certificates as TlsFiles::In finds a client's, read anew for each
-  // connection; "": plain. Connects with the first call.
+  // connection; "": plain. Connects with the first call. PERMISSION_DENIED: other users may read the private key.
   static std::unique_ptr<EtcdClient> Create(std::vector<std::string> hosts, std::string tls_dir);
   virtual ~EtcdClient() = default;
 

@@ -1,5 +1,9 @@
 #include "members/etcd/etcd_spec.h"
 
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/tls/test_certificates.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "members/etcd/etcd_client.h"
@@ -102,6 +106,16 @@ TEST(ServerRecordTest, BadValuesAreRefused) {
         std::string(R"({"address": "a:1", "x": ")") + std::string(5000, 'x') + "\"}", std::string("{\"address\"")}) {
     EXPECT_EQ(ServerRecord::Decode(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad.substr(0, 80);
   }
+}
+
+// As memory servers and pools do with theirs. No etcd is needed: the key is looked at first.
+TEST(EtcdClientTest, APrivateKeyThatOthersMayReadIsNotUsed) {
+  const TestCertificates certificates("etcd-key");
+  chmod((certificates.directory() + "/client.key").c_str(), 0604);
+  const auto client = EtcdClient::Create({"127.0.0.1:1"}, certificates.directory());
+  const absl::Status refused = client->List("x", 1, DeadlineAfterMs(2'000)).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("other users may read this private key"));
 }
 
 }  // namespace

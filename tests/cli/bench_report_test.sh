@@ -30,6 +30,10 @@ grep -q "random &lt;reads&gt;" "$directory/both" || fail "a row is not in the pi
 ! grep -q "random" "$directory/first" || fail "a row that was not asked for is in the picture"
 report > "$directory/page"
 grep -q "<svg" "$directory/page" || fail "the page has no plot"
+# On a narrow screen a table scrolls, and the page does not.
+grep -q "^\.wide { overflow-x: auto }" "$directory/page" || fail "the page's wide parts do not scroll"
+[ "$(grep -c "<div class='wide'><table>" "$directory/page")" = "$(grep -c "<table>" "$directory/page")" ] ||
+  fail "a table does not scroll"
 grep -q "1\.33" "$directory/page" || fail "the page has no ratio to tmpfs"
 
 expect 1 "no row's name contains walk" report --rows=walk
@@ -37,3 +41,10 @@ echo '{"rows": []}' > "$directory/other"
 expect 1 "this is not a result" bash -c '"$1" bench report < "$2"' _ "$nram" "$directory/other"
 expect 1 "this is not a result" bash -c '"$1" bench report < /dev/null' _ "$nram"
 expect 2 "usage" report --nonsense
+# A full disk is an error in one line.
+for words in "" "--help" "--picture"; do
+  # shellcheck disable=SC2086
+  said=$(report $words 2>&1 > /dev/full) && fail "'$words' to a full disk"
+  [[ $said == "nram bench report: the standard output could not be written: No space left on device" ]] ||
+    fail "'$words' to a full disk: $said"
+done

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -243,6 +244,50 @@ TEST_F(CheckpointTest, ServersThatJoinMeanwhileAreUsed) {
   EXPECT_EQ((*pool)->server_count(), 1u);
   ASSERT_TRUE(WriteFileAtomically(path, servers[0].ToString() + "\n" + servers[1].ToString() + "\n").ok());
   EXPECT_TRUE(PollUntil(Soon(), 10, [&] { return (*pool)->server_count() == 2 && (*pool)->session(1)->usable(); }));
+}
+
+// The word for all orphans is for accidents: kept regions need their names, or --force.
+TEST_F(CheckpointTest, KeptRegionsAreDestroyedOnPurposeOnly) {
+  const auto regions = [this] {
+    EXPECT_EQ(Run({"regions", "--json"}), 0) << printed_;
+    std::set<std::string> names;
+    for (const auto& region : nlohmann::json::parse(printed_)) names.insert(region["name"]);
+    return names;
+  };
+  Write(temperature_.get(), 0, std::string(512, 'h'));
+  Write(wind_.get(), 0, std::string(512, 'g'));
+  ASSERT_NO_FATAL_FAILURE(Publish(1));
+  const std::unique_ptr<Pool> other = servers_.Open();
+  const auto owned = other->CreateRegion(Options("owned")).value();
+  Write(owned.get(), 0, std::string(512, 'r'));
+  // Their program ends.
+  publication_ = nullptr;
+  temperature_ = nullptr;
+  wind_ = nullptr;
+  pool_ = nullptr;
+  const bool orphans = PollUntil(Soon(), 10, [this] {
+    return Run({"regions", "--orphans", "--json"}) == 0 && printed_.find("wind") != std::string::npos &&
+           printed_.find("temperature") != std::string::npos && printed_.find("run.versions") != std::string::npos;
+  });
+  ASSERT_TRUE(orphans) << printed_;
+  const std::set<std::string> all = {"owned", "run.versions", "temperature", "wind"};
+  EXPECT_EQ(Run({"regions", "--destroy=orphans"}), 0);
+  EXPECT_THAT(printed_, HasSubstr("Not destroyed: 3 orphans in keep mode"));
+  EXPECT_EQ(regions(), all);
+  EXPECT_EQ(Run({"regions", "--destroy=owned"}), 1) << "it has an owner";
+  EXPECT_EQ(Run({"regions", "--destroy=none", "--json"}), 1);
+  EXPECT_THAT(printed_, HasSubstr("\"error\": \"no region none\""));
+  // A name is clear. JSON is JSON.
+  EXPECT_EQ(Run({"regions", "--destroy=wind", "--json"}), 0);
+  const auto destroyed = nlohmann::json::parse(printed_, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(destroyed.is_object()) << printed_;
+  EXPECT_EQ(destroyed["destroyed"].size(), 1u);
+  // The records of a publication go with it.
+  EXPECT_EQ(Run({"regions", "--destroy=run"}), 0) << printed_;
+  EXPECT_EQ(regions(), (std::set<std::string>{"owned", "temperature"}));
+  EXPECT_EQ(Run({"regions", "--destroy=orphans", "--force"}), 0);
+  EXPECT_THAT(printed_, HasSubstr("Destroyed 1 region on"));
+  EXPECT_EQ(regions(), (std::set<std::string>{"owned"}));
 }
 
 }  // namespace

@@ -22,6 +22,30 @@ freeze() {
     sleep 0.01
   done
 }
+# asks_at_once COMMAND...: COMMAND, which gets a --pool of two silent servers, connects to both within 20 s.
+asks_at_once() {
+  python3 - "$@" <<'T' || fail "$*: a server was not asked beside a silent one"
+import selectors, socket, subprocess, sys, time
+silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+waiting = selectors.DefaultSelector()
+for one in silent:
+    waiting.register(one, selectors.EVENT_READ)
+pool = ",".join(f"127.0.0.1:{one.getsockname()[1]}" for one in silent)
+command = subprocess.Popen([*sys.argv[1:], f"--pool={pool}", "--tls-dir=none"], stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
+accepted = []  # kept open, and never answered
+deadline = time.monotonic() + 20
+while waiting.get_map() and time.monotonic() < deadline:
+    for key, _ in waiting.select(timeout=1):
+        accepted.append(key.fileobj.accept())
+        waiting.unregister(key.fileobj)
+ended = command.poll() is not None
+command.kill()
+command.wait()
+if waiting.get_map():
+    sys.exit(f"{len(accepted)} of 2 servers were asked" + (", and the command has ended" if ended else ""))
+T
+}
 # No other test of this machine swaps until this one ends: the end of an area brings pages back into the full cgroups of
 # other tests' programs. tools/bench/bench_places.py has the same.
 swap_alone() {

@@ -195,7 +195,9 @@ good="good: this user may keep processors awake while programs wait for the pool
 said=$(finding as_user --clear-groups)
 [[ $said == "advice: this user may not write to $device; "*"group nram"*"setfacl -m u:USER:rw $device"* ]] ||
   fail "doctor, without the right: $said"
-expect 0 "advice  this user may not write to $device" as_user --clear-groups doctor
+# It looks at all of this machine's mounts and servers, and another test may have a faulty one.
+as_user --clear-groups doctor > "$directory/said" || [ $? -eq 1 ] || fail "doctor: exit $?"
+grep -q "^advice  this user may not write to $device" "$directory/said" || fail "doctor: $(cat "$directory/said")"
 chgrp 4711 "$asked"
 chmod 660 "$asked"
 [ "$(finding as_user --groups=4711)" = "$good" ] || fail "doctor, in the group: $(finding as_user --groups=4711)"

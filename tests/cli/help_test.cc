@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/nram/command.h"
@@ -20,7 +21,18 @@ TEST(HelpTest, EveryCommandTeachesEveryFlag) {
     EXPECT_THAT(command.help, StartsWith(absl::StrCat("usage: nram ", command.name)));
     EXPECT_THAT(command.help, HasSubstr("\nexample: "));
     EXPECT_THAT(command.help, HasSubstr("--help"));
-    for (const std::string& flag : command.flags) EXPECT_THAT(command.help, HasSubstr("--" + flag)) << command.name;
+    for (const FlagShape& flag : command.flags) {
+      EXPECT_THAT(command.help, HasSubstr("--" + flag.name)) << command.name;
+    }
+  }
+}
+
+TEST(HelpTest, LinesAreAsWideAsOthers) {
+  constexpr size_t kColumnsMax = 99;
+  for (const Command& command : Commands()) {
+    for (const absl::string_view line : absl::StrSplit(command.help, '\n')) {
+      EXPECT_LE(line.size(), kColumnsMax) << command.name << ": " << line;
+    }
   }
 }
 

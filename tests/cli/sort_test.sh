@@ -52,10 +52,21 @@ expect 2 "--copies: \"5\" is not accepted: expected a whole number from 1 to 4" 
 expect 2 "--copies needs --scratch=pool" "$nram" sort --copies=2 --scratch="$directory" "$input"
 expect 2 "--expendable needs --scratch=pool" "$nram" sort --expendable --scratch="$directory" "$input"
 # Both servers are on this host.
-expect 1 "copies" "$nram" sort --copies=2 --memory=64M -o "$directory/out" "$input"
+expect 1 "--copies=2: each copy needs its own host, and the pool has 1 host" \
+  "$nram" sort --copies=2 --memory=64M -o "$directory/out" "$input"
 expect_clean "a sort that cannot have its copies"
-# -h among other letters is not help; sort needs an open output.
-expect 2 "unknown flag -rh" "$nram" sort -rh "$input"
+# -h is human numbers, not help, and a flag may come twice.
+printf '%s\n' 2K 1G 30 1.5M 999K > "$directory/sizes"
+for flags in -h -rh "-h -h" "-n -r -r -n" -g -M -V -d -i "-k1,1h" "-S 64M -S 80M" -m; do
+  "$nram" sort $flags "$directory/sizes" | cmp - <(LC_ALL=C sort ${flags/-m/} "$directory/sizes") || fail "sort $flags"
+done
+expect 2 "two different separators" "$nram" sort -t, -t: "$input"
+expect 2 "at most one of n, g, h, M, V" "$nram" sort -n -g "$input"
+# A link to a file that does not exist yet is followed.
+ln -s "$directory/target" "$directory/link"
+"$nram" sort -o "$directory/link" "$directory/sizes"
+[ -L "$directory/link" ] && cmp "$directory/target" <(LC_ALL=C sort "$directory/sizes") || fail "a dangling link"
+# sort needs an open output.
 expect 1 "the standard output is closed" bash -c "'$nram' sort '$input' >&-"
 rm "$directory/out"
 
@@ -140,7 +151,7 @@ rm "$directory/out"
 
 # Bad input.
 expect 1 "open $directory/none" "$nram" sort "$directory/none"
-expect 2 "unknown flag" "$nram" sort -x "$input"
+expect 2 "unknown flag -x: of sort(1)'s letters" "$nram" sort -x "$input"
 expect 2 "key \"2q\": expected FIELD" "$nram" sort -k2q "$input"
 expect 2 "bytes are no whole record of 7" "$nram" sort --record=7 -o "$directory/out" "$input"
 expect 2 "48.0 MiB" "$nram" sort --memory=1M "$input"

@@ -55,11 +55,14 @@ expect 1 "start a local one with \`nram up\`" "$nram" swapon 64M --unprotected
 expect_nothing "without a pool"
 "$nram" up --servers=2 --donate=256M > /dev/null
 
+# The pool's servers are on this machine: swap to them needs --force.
+expect 1 "on this machine" "$nram" swapon 16M --unprotected
+expect_nothing "servers of this machine"
+given=(--force)
 # Containers often lack the privilege that protection needs.
-protection=()
-if [[ $("$nram" swapon 16M 2>&1 || true) == *CAP_SYS_RESOURCE* ]]; then
+if [[ $("$nram" swapon 16M "${given[@]}" 2>&1 || true) == *CAP_SYS_RESOURCE* ]]; then
   not_tested "a protected swap daemon: CAP_SYS_RESOURCE is not here, so all of this is without protection"
-  protection=(--unprotected)
+  given+=(--unprotected)
 else
   "$nram" swapoff > /dev/null
 fi
@@ -68,42 +71,50 @@ expect 2 "how large?" "$nram" swapon
 expect 2 "is not a size" "$nram" swapon plenty
 expect 2 "expected at least 16.0 MiB" "$nram" swapon 1M
 expect 2 "a swap area of 50 bytes" "$nram" swapon 50
-expect 1 "discards all data" "$nram" swapon 64M --backend=null
+expect 1 "nram swapon: --backend=null discards all data" "$nram" swapon 64M --backend=null
 expect_nothing "a backend that forgets"
 expect 2 "--copies: \"5\" is not accepted: expected a whole number from 1 to 4" "$nram" swapon 64M --copies=5
-expect 1 "--copies needs --backend=pool" "$nram" swapon 64M --copies=2 --backend=memory "${protection[@]}"
-expect 1 "each copy needs its own host" "$nram" swapon 64M --copies=2 "${protection[@]}"
+expect 1 "--copies needs --backend=pool" "$nram" swapon 64M --copies=2 --backend=memory "${given[@]}"
+expect 1 "each copy needs its own host" "$nram" swapon 64M --copies=2 "${given[@]}"
 expect_nothing "more copies than the pool has hosts"
 expect 2 "is not a valid name" "$nram" swapon 64M --name=../x
-expect 1 "the pool does not have 1.00 GiB free" "$nram" swapon 1G "${protection[@]}"
+expect 1 "the pool does not have 1.00 GiB free" "$nram" swapon 1G "${given[@]}"
 expect_nothing "more than the pool has"
 expect 1 "needs root" setpriv --reuid=65534 --regid=65534 --clear-groups "$nram" swapon 64M
 expect_nothing "without root"
 expect 1 "there is no swap area named swap" "$nram" swapoff swap
 
-# swapon warns of a pool of this host's own RAM.
-expect 0 "run on this machine" "$nram" swapon 64M --priority=5 "${protection[@]}"
+expect 0 "64.0 MiB of swap" "$nram" swapon 64M --priority=5 "${given[@]}"
 grep -q "$("$nram" swaps --json | jq -r '.[0].device')" /proc/swaps || fail "the kernel does not have it"
 "$nram" swaps --json |
   jq -e '.[0] | .active and .daemon_alive and .priority == 5 and .size_bytes == 67108864 and .copies == 1 and
          .collected_bytes == 0' > /dev/null ||
   fail "swaps: $("$nram" swaps --json)"
-expect 1 "there is a swap area named swap" "$nram" swapon 32M "${protection[@]}"
-expect 0 "another" "$nram" swapon 16M --name=another --json "${protection[@]}"
+expect 1 "there is a swap area named swap" "$nram" swapon 32M "${given[@]}"
+expect 0 "another" "$nram" swapon 16M --name=another --json "${given[@]}"
+# Whether the kernel swaps to an area: the units ask so.
+expect 0 "another" "$nram" swaps another
+expect 1 "there is no swap area named third" "$nram" swaps another third
+[ "$("$nram" swaps another --json | jq -r '.[].name')" = another ] || fail "swaps by name: $("$nram" swaps another)"
+asks_at_once "$nram" swaps --json
+"$nram" swaps --json --pool=127.0.0.1:9 --tls-dir=none |
+  jq -e 'length == 2 and all(has("stored_bytes") | not)' > /dev/null || fail "a server that is away said something"
 expect 2 "which?" "$nram" swapoff
-expect $((${#protection[@]} > 0)) "its memory is locked" "$nram" doctor
+# The area is bad in any case: its servers run on this machine.
+expect 1 "its memory is locked" "$nram" doctor
+expect 1 "may be swapped out" "$nram" doctor
 expect 0 "" "$nram" swapoff another
 [ "$("$nram" swaps --json | jq length)" -eq 1 ] || fail "another is still there"
 expect 0 "" "$nram" swapoff
 expect_nothing "swapoff"
 
 # The area's reservation is free again.
-[ "$("$nram" df --json | jq '[.. | .promised_bytes? // empty] | add')" -lt 40000000 ] ||
+[ "$("$nram" df --json | jq '[.. | .reserved_bytes? // empty] | add')" -lt 40000000 ] ||
   fail "room stays reserved: $("$nram" df --json)"
 
 # The daemon finds its pages by itself. It ignores the signals that a machine sends to all processes when it goes down.
 cp "$NRAM_STATE_DIR/pool" "$directory/hosts"
-(cd "$directory" && "$nram" swapon 64M --pool=./hosts "${protection[@]}" > /dev/null 2>&1)
+(cd "$directory" && "$nram" swapon 64M --pool=./hosts "${given[@]}" > /dev/null 2>&1)
 daemon=$("$nram" swaps --json | jq '.[0].daemon_pid')
 NRAM_POOL=127.0.0.1:9 "$nram" swaps --json | jq -e '.[0].stored_bytes > 0' > /dev/null || fail "swaps asks another pool"
 members=/sys/fs/cgroup/memory/cgroup.procs
@@ -124,7 +135,7 @@ expect 0 "" "$nram" swapoff
 expect_nothing "an area that had signals"
 
 # A mount namespace that was made meanwhile (a container) has a copy of the mount. swapoff here does not end that copy.
-"$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
+"$nram" swapon 64M "${given[@]}" > /dev/null 2>&1
 unshare --mount --propagation=private sh -c 'echo; exec sleep 1000' > "$directory/namespace" &
 namespace=$!
 while [ ! -s "$directory/namespace" ]; do sleep 0.01; kill -0 "$namespace" || fail "no mount namespace"; done
@@ -135,7 +146,7 @@ wait "$namespace" 2> /dev/null || true
 expect_nothing "an area whose mount others have too"
 
 # swapon is ended while it sets the area up.
-setsid "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1 &
+setsid "$nram" swapon 64M "${given[@]}" > /dev/null 2>&1 &
 starting=$!
 for _ in $(seq 500); do
   [ ! -e "$NRAM_STATE_DIR/swap/swap/mount" ] || break
@@ -146,7 +157,7 @@ if wait "$starting"; then "$nram" swapoff; fi # it was too late
 expect_nothing "an interrupted swapon"
 
 # The daemon is killed: commands report it, and only force takes the area away.
-"$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
+"$nram" swapon 64M "${given[@]}" > /dev/null 2>&1
 kill -KILL "$("$nram" swaps --json | jq '.[0].daemon_pid')"
 expect 0 "its daemon is gone" "$nram" swaps
 expect 1 "its daemon is gone" "$nram" doctor
@@ -154,7 +165,7 @@ expect 1 "its daemon is gone" "$nram" swapoff
 expect 0 "" "$nram" swapoff --force
 expect_nothing "a killed daemon"
 # The daemon is frozen: its guard ends it, which the kernel would not before Linux 6.15.
-NRAM_SWAP_SILENCE_MS_FOR_TEST=5000 "$nram" swapon 64M --io-timeout-ms=800 "${protection[@]}" > /dev/null 2>&1
+NRAM_SWAP_SILENCE_MS_FOR_TEST=5000 "$nram" swapon 64M --io-timeout-ms=800 "${given[@]}" > /dev/null 2>&1
 daemon=$("$nram" swaps --json | jq '.[0].daemon_pid')
 device=$("$nram" swaps --json | jq -r '.[0].device')
 guard=$(guard_of "$daemon")
@@ -168,12 +179,12 @@ expect_nothing "a frozen daemon"
 # A guard that is late to notice its area's end leaves alone the next area on the same device. So does swapoff of an
 # area that was taken away by hand.
 if [ -e /sys/block/loop0/diskseq ]; then
-  "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
+  "$nram" swapon 64M "${given[@]}" > /dev/null 2>&1
   device=$("$nram" swaps --json | jq -r '.[0].device')
   guard=$(guard_of "$("$nram" swaps --json | jq '.[0].daemon_pid')")
   freeze "$guard"
   "$nram" swapoff
-  "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
+  "$nram" swapon 64M "${given[@]}" > /dev/null 2>&1
   kill -CONT "$guard"
   now=$("$nram" swaps --json | jq -r '.[0].device')
   [ "$now" = "$device" ] || fail "$now, not $device: nothing was tested"
@@ -200,8 +211,8 @@ fi
 # A crash in the middle of setting up leaves files.
 mkdir -p "$NRAM_STATE_DIR/swap/swap/mount"
 touch "$NRAM_STATE_DIR/swap/swap/area.json.new.4711"
-expect 1 "nram swapoff --force swap" "$nram" swapon 64M
-expect 1 "another process is setting up" flock "$NRAM_STATE_DIR/swap/swap" "$nram" swapon 64M
+expect 1 "nram swapoff --force swap" "$nram" swapon 64M --force
+expect 1 "another process is setting up" flock "$NRAM_STATE_DIR/swap/swap" "$nram" swapon 64M --force
 expect 0 "" "$nram" swapoff --force swap
 expect_nothing "a crash in the middle"
 
@@ -217,7 +228,7 @@ is_written() { [ -e "$area/area.json" ]; }
 is_active() { [ "$(wc -l < /proc/swaps)" -gt "$swaps_before" ]; }
 for step in true is_begun has_daemon is_mounted has_file has_device is_written is_active false; do
   swaps_before=$(wc -l < /proc/swaps)
-  "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1 &
+  "$nram" swapon 64M "${given[@]}" > /dev/null 2>&1 &
   starting=$!
   seen=
   while [ -z "$seen" ] && kill -0 "$starting" 2> /dev/null; do ! $step || seen=1; done
@@ -241,7 +252,7 @@ if [ -z "$group" ] || [ ! -e "$limit" ] || [ "$(wc -l < /proc/swaps)" -gt 1 ]; t
   [ -z "$group" ] || rmdir "$group"
   group=
 else
-  "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
+  "$nram" swapon 64M "${given[@]}" > /dev/null 2>&1
   echo 24M > "$limit"
   (
     echo "$BASHPID" > "$group/cgroup.procs"
@@ -254,6 +265,7 @@ time.sleep(1000)'
   user=$!
   while [ ! -e "$directory/filled" ]; do sleep 0.01; kill -0 "$user" || fail "the program has ended"; done
   expect 1 "must return to the memory cgroup" "$nram" swapoff
+  expect 1 "End them first: nram swapoff swap. Or use --force" "$nram" down
   stopped=$(jq .pid "$NRAM_STATE_DIR/0.pid")
   freeze "$stopped"
   expect 1 "would be lost for good" "$nram" swapoff
@@ -270,7 +282,7 @@ fi
 
 # The pool loses a server while the command looks for room.
 kill -KILL "$(jq .pid "$NRAM_STATE_DIR/0.pid")"
-expect 1 "nram df" "$nram" swapon 300M "${protection[@]}"
+expect 1 "nram df" "$nram" swapon 300M "${given[@]}"
 expect_nothing "a pool that has lost a server"
 "$nram" down > /dev/null
 "$nram" up --servers=2 --donate=160M > /dev/null

@@ -55,6 +55,7 @@ expect 1 "the certificates of" "$nram" df --pool="$pool" --tls-dir="$directory"
 expect 1 "needs the role operator" "$nram" drain "$pool" --tls-dir="$keys"
 # It looks at all swap areas of the machine, and another test may have a faulty one.
 NRAM_TLS_DIR=$keys NRAM_POOL=$pool expect 0 "is good for 364 days" sh -c '"$0" doctor || [ $? -eq 1 ]' "$nram"
+NRAM_TLS_DIR=$keys expect 1 "1 servers do not answer" "$nram" doctor --pool=127.0.0.1:9
 # All doors.
 mkdir "$directory/mount"
 "$nram" mount "$directory/mount" --pool="$pool" --tls-dir="$keys" > /dev/null
@@ -78,10 +79,13 @@ expect 0 "one more client" "$nram" keygen "$directory/bob" --authority="$keys" -
 expect 0 "total" "$nram" df --pool="$pool" --tls-dir="$directory/bob"
 
 # Rules, changed while it serves.
-echo "cn:client a user" > "$directory/access"
+echo "cn:client a user quota=32M" > "$directory/access"
 serve --tls-dir="$directory/server" --access="$directory/access"
-expect 0 "total" "$nram" df --pool="$pool" --tls-dir="$keys"
-expect 1 "cn:bob may not use this server" "$nram" df --pool="$pool" --tls-dir="$directory/bob"
+expect 0 "quota of this client's tenant at 1 of 1 servers: 32.0 MiB, of which 0 B are used" \
+  "$nram" df --pool="$pool" --tls-dir="$keys"
+"$nram" df --json --pool="$pool" --tls-dir="$keys" |
+  jq -e '.total | .quota_bytes == 33554432 and .quota_used_bytes == 0' > /dev/null || fail "the quota in JSON"
+expect 1 "rules do not admit this side's certificate" "$nram" df --pool="$pool" --tls-dir="$directory/bob"
 echo "cn:bob ops operator" >> "$directory/access"
 for ((tries = 0; tries < 100; ++tries)); do
   "$nram" df --pool="$pool" --tls-dir="$directory/bob" > /dev/null 2>&1 && break
@@ -103,6 +107,10 @@ expect 0 "total" "$nram" df --pool="$pool"
 
 # Machines with a secret make certificates that fit, each on its own.
 head -c 32 /dev/urandom > "$directory/secret"
+chmod 644 "$directory/secret"
+expect 1 "other users may read" "$nram" keygen "$directory/one" --secret="$directory/secret" --purpose="job 7"
+[ ! -e "$directory/one/client.key" ] || fail "a secret that others may read was used"
+chmod 600 "$directory/secret"
 for of in one two; do
   "$nram" keygen "$directory/$of" --secret="$directory/secret" --purpose="job 7" --host=127.0.0.1 > /dev/null
 done

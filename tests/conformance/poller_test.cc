@@ -2,10 +2,19 @@
 
 #include "base/poller.h"
 
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
+#include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -75,7 +84,7 @@ class PollerTest : public ::testing::Test {
 };
 
 TEST_F(PollerTest, WhoDrivesHasTheRepliesAndItsOwnDescriptor) {
-  poller_.Watch(own_.get());
+  ASSERT_TRUE(poller_.Watch(own_.get()));
   std::vector<Ping> pings(20);
   int by_this_thread = 0;
   for (Ping& ping : pings) {
@@ -109,7 +118,7 @@ TEST_F(PollerTest, WhatADrivingThreadDefersIsDoneBeforeItSleepsOrCeasesToDrive) 
   FlushCounter client;
   poller_.Add(&client);
   EXPECT_FALSE(poller_.Defer(&client)) << "nobody drives";
-  poller_.Watch(own_.get());
+  ASSERT_TRUE(poller_.Watch(own_.get()));
   EXPECT_FALSE(poller_.Defer(&client)) << "this thread does not drive yet";
   poller_.Drive(0);
   EXPECT_EQ(client.flushes, 0) << "nothing was deferred";
@@ -131,7 +140,7 @@ TEST_F(PollerTest, WhatADrivingThreadDefersIsDoneBeforeItSleepsOrCeasesToDrive) 
 
 // A thread drives the poller and then stops without a call.
 TEST_F(PollerTest, WhatIsDeferredIsSentAllTheSameWhenNobodyDrivesOn) {
-  poller_.Watch(own_.get());
+  ASSERT_TRUE(poller_.Watch(own_.get()));
   poller_.Drive(0);
   std::vector<Ping> pings(3);
   for (Ping& ping : pings) Start(&ping);
@@ -144,7 +153,7 @@ TEST_F(PollerTest, WhatIsDeferredIsSentAllTheSameWhenNobodyDrivesOn) {
 }
 
 TEST_F(PollerTest, NothingHangsWhenNobodyDrives) {
-  poller_.Watch(own_.get());
+  ASSERT_TRUE(poller_.Watch(own_.get()));
   Ping ping;
   // More than one ping: the poller's own thread may be in a wait that it began before.
   for (int i = 0; i < 3; ++i) {
@@ -160,8 +169,53 @@ TEST_F(PollerTest, NothingHangsWhenNobodyDrives) {
   EXPECT_EQ(ping.call.code, absl::StatusCode::kOk) << "and its own thread is back at work";
 }
 
+// Runs `body` on a thread for which the kernel watches nothing more, as at fs.epoll.max_user_watches.
+void WithoutWatches(const std::function<void()>& body) {
+  std::thread([&] {
+    sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_ctl, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, EPOLL_CTL_ADD, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSPC),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog filter{static_cast<unsigned short>(std::size(program)), program};
+    ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0), 0);
+    body();
+  }).join();
+}
+
+// The connection alone breaks, and the next one is as good as any.
+TEST_F(PollerTest, AMissingWatchBreaksOneConnection) {
+  Ping ping;
+  WithoutWatches([&] { Start(&ping); });
+  while (!ping.done && MonotonicNs() < ping.call.deadline_ns) std::this_thread::yield();
+  ASSERT_TRUE(ping.done);
+  EXPECT_EQ(ping.call.code, absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(transport_->connected());
+  EXPECT_NE(transport_->TakeBreakReason().find("max_user_watches"), std::string::npos);
+  ASSERT_TRUE(transport_->Connect(DeadlineAfterMs(5'000)).ok());
+  Start(&ping);
+  while (!ping.done && MonotonicNs() < ping.call.deadline_ns) std::this_thread::yield();
+  ASSERT_TRUE(ping.done);
+  EXPECT_EQ(ping.call.code, absl::StatusCode::kOk);
+}
+
+TEST_F(PollerTest, WithoutAWatchThePollersOwnThreadGoesOn) {
+  WithoutWatches([&] { EXPECT_FALSE(poller_.Watch(own_.get())); });
+  Ping ping;
+  Start(&ping);
+  while (!ping.done && MonotonicNs() < ping.call.deadline_ns) std::this_thread::yield();
+  ASSERT_TRUE(ping.done);
+  EXPECT_EQ(ping.call.code, absl::StatusCode::kOk);
+  ASSERT_TRUE(poller_.Watch(own_.get())) << "and the descriptor may be watched later";
+  poller_.Unwatch();
+}
+
 TEST_F(PollerTest, WhoWaitsHasTheSocketToHimself) {
-  poller_.Watch(own_.get());
+  ASSERT_TRUE(poller_.Watch(own_.get()));
   Ping ping;
   for (int i = 0; i < 100; ++i) {
     Start(&ping);
@@ -179,7 +233,7 @@ TEST_F(PollerTest, WhoWaitsHasTheSocketToHimself) {
 }
 
 TEST_F(PollerTest, ABrokenConnectionIsQuiet) {
-  poller_.Watch(own_.get());
+  ASSERT_TRUE(poller_.Watch(own_.get()));
   Ping ping;
   Start(&ping);
   while (!ping.done) poller_.Drive(5'000);

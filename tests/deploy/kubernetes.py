@@ -218,6 +218,11 @@ def manifests(folder, keys):
         container = layered["DaemonSet", "nram-memserver"]["spec"]["template"]["spec"]["containers"][0]
         if container["image"] != "registry.example.org/nram:0.1" or container["env"][0]["value"] != "8GiB":
             raise Failure(f"the example's container: {container}")
+        memory = container["resources"]
+        if memory["requests"]["memory"] != memory["limits"]["memory"]:
+            raise Failure(f"the example's layer lets the kubelet swap the server out: {memory}")
+        if layered["PodDisruptionBudget", "nram-memserver"]["spec"]["minAvailable"] != 2:
+            raise Failure("the example's layer does not set the budget")
         if container["readinessProbe"] != donor_pod(objects)["spec"]["containers"][0]["readinessProbe"]:
             raise Failure("the example's layer loses the probe")
         check_schemas(layered)
@@ -292,6 +297,44 @@ def donor_pod(objects):
     return {"metadata": {"name": "nram-memserver", "labels": labels}, "spec": template["spec"]}
 
 
+def check_donor(objects):
+    """Rules of Kubernetes that nothing here enforces."""
+    spec = donor_pod(objects)["spec"]
+    resources = spec["containers"][0]["resources"]
+    if resources["requests"]["memory"] != resources["limits"]["memory"]:
+        raise Failure(f"the kubelet may swap the server out: {resources}")
+    if spec["securityContext"]["seccompProfile"] != {"type": "RuntimeDefault"}:
+        raise Failure("the server may make every system call")
+    if {"operator": "Exists", "effect": "NoSchedule"} not in spec["tolerations"]:
+        raise Failure("a donor with a taint has no server")
+    budget = objects["PodDisruptionBudget", "nram-memserver"]["spec"]
+    labels = donor_pod(objects)["metadata"]["labels"]
+    if not budget["selector"]["matchLabels"].items() <= labels.items() or not isinstance(budget["minAvailable"], int):
+        raise Failure(f"the budget {budget} does not fit a DaemonSet's pods with {labels}")
+
+
+def check_addresses(objects, directory):
+    """The command lines on nodes with an IPv4 address and with an IPv6 address, by stand-ins for the programs."""
+    stand_ins = f"{directory}/stand-ins"
+    os.mkdir(stand_ins)
+    for name in ("nram-memserver", "nram-fsd", "umount", "mkdir"):
+        with open(f"{stand_ins}/{name}", "w", encoding="ascii") as file:
+            file.write('#!/bin/sh\nprintf "%s\\n" "${0##*/}" "$@"\n')
+        os.chmod(f"{stand_ins}/{name}", 0o755)
+    sidecar = objects["Pod", "nram-mount"]["spec"]["initContainers"][0]
+    for container, port in ((donor_pod(objects)["spec"]["containers"][0], 9435), (sidecar, 9436)):
+        variable = next(one["name"] for one in container["env"] if one["name"].endswith("_ADDRESS"))
+        for address, expected in (("10.0.0.7", [f"--metrics=10.0.0.7:{port}"]), ("fd00::7", [])):
+            words = container["command"] + container.get("args", [])
+            words = [word.replace(f"$({variable})", address) for word in words]
+            said = subprocess.run(words, env={"PATH": f"{stand_ins}:/usr/bin:/bin", variable: address},
+                                  capture_output=True, text=True, check=True).stdout.splitlines()
+            if [word for word in said if word.startswith("--metrics")] != expected:
+                raise Failure(f"{container['name']} on {address}: {said}")
+            if not any(word.startswith("--tls-dir=") for word in said):
+                raise Failure(f"{container['name']} on {address} lacks its flags: {said}")
+
+
 def shrink(container):
     """Makes the donation small, and keeps the room above it."""
     variable = next(one for one in container["env"] if one["name"] == "NRAM_DONATE")
@@ -315,6 +358,8 @@ class Test:
         subprocess.run([nram, "keygen", keys, *hosts], check=True, stdout=subprocess.DEVNULL)
         self.objects = manifests(folder, keys)
         check_prometheus(folder, directory)
+        check_donor(self.objects)
+        check_addresses(self.objects, directory)
         self.secrets = {
             "nram-server-tls": [f"{keys}/{name}" for name in ("ca.pem", "server.pem", "server.key")],
             "nram-client-tls": [f"{keys}/{name}" for name in ("ca.pem", "client.pem", "client.key")],

@@ -55,7 +55,14 @@ esac
 T
 printf '#!/bin/sh\necho "10.1.1.1 STREAM $2"\n' > "$directory/bin/getent"
 printf '#!/bin/sh\n' > "$directory/bin/logger"
-chmod +x "$directory"/bin/{scontrol,getent,logger}
+# A scope is the program itself, in another group.
+cat > "$directory/bin/systemd-run" <<T
+#!/bin/sh
+echo "\$*" >> "$directory/scopes"
+while :; do case "\$1" in --*) shift ;; *) break ;; esac; done
+exec "\$@"
+T
+chmod +x "$directory"/bin/{scontrol,getent,logger,systemd-run}
 printf 'NRAM_JOB_DONATE=128M\nNRAM_JOB_SECRET=%s\n' "$directory/secret" > "$NRAM_SLURM_CONF"
 unset NRAM_TLS_DIR
 
@@ -64,8 +71,17 @@ job=$NRAM_RUN_DIR/job-$SLURM_JOB_ID
 "$scripts/prolog.sh" 2> "$directory/said" || fail "a prolog that fails drains the node"
 grep -q "there is no $directory/secret to make certificates from" "$directory/said" ||
   fail "it said: $(cat "$directory/said")"
-[ ! -s "$job/pool" ] || fail "a pool without a server: $(cat "$job/pool")"
+# Then tasks keep the site's pool, and batch scripts of several nodes do not wait for servers.
+no_pool() { # when
+  [ ! -e "$job/pool" ] || fail "$1: a pool without a server: $(cat "$job/pool")"
+  said=$(SLURM_NNODES=2 "$scripts/task_prolog.sh")
+  [ -z "$said" ] || fail "$1: the task prolog says: $said"
+}
+no_pool "one node"
 "$scripts/epilog.sh" || fail "the epilog of a job without a pool"
+SLURM_JOB_NODELIST='node[1-2]' "$scripts/prolog.sh" 2> "$directory/said" || fail "a prolog that fails drains the node"
+no_pool "two nodes"
+"$scripts/epilog.sh" || fail "the epilog of a job of two nodes without a pool"
 echo "NRAM_JOB_UNAUTHENTICATED=yes" >> "$NRAM_SLURM_CONF"
 "$scripts/prolog.sh" || fail "the prolog of an open pool"
 NRAM_POOL=$job/pool "$nram" df > /dev/null || fail "the open pool does not answer"
@@ -73,6 +89,7 @@ NRAM_POOL=$job/pool "$nram" df > /dev/null || fail "the open pool does not answe
 head -c 32 /dev/urandom > "$directory/secret"
 chmod 600 "$directory/secret"
 "$scripts/prolog.sh" || fail "the prolog"
+grep -q -- "--property=MemorySwapMax=0 nram-memserver " "$directory/scopes" || fail "the server may be swapped out"
 [ "$(cat "$job/pool")" = 10.1.1.1:15742 ] || fail "the host file says: $(cat "$job/pool")"
 said=$("$scripts/task_prolog.sh")
 [ "$said" = "export NRAM_POOL=$job/pool"$'\n'"export NRAM_TLS_DIR=$job/tls" ] ||
@@ -180,4 +197,5 @@ grep -q "its user has mounted something" "$directory/said" || fail "it said: $(c
 echo "NRAM_JOB_DONATE=nonsense" >> "$NRAM_SLURM_CONF"
 "$scripts/prolog.sh" 2> "$directory/said" || fail "a prolog that fails drains the node"
 grep -q "the memory server ended" "$directory/said" || fail "it said: $(cat "$directory/said")"
+no_pool "a server that does not start"
 echo PASSED

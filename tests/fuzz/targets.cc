@@ -7,6 +7,7 @@ absl::Span<const FuzzTarget> FuzzTargets() {
       {"messages", &FuzzMessages}, {"session", &FuzzSession}, {"replies", &FuzzReplies},
       {"control", &FuzzControl},   {"fuse", &FuzzFuse},       {"publication", &FuzzPublication},
       {"sort", &FuzzSort},         {"text", &FuzzText},       {"tls", &FuzzTls},
+      {"http2", &FuzzHttp2},
   };
   return kTargets;
 }

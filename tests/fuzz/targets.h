@@ -30,6 +30,9 @@ void FuzzSort(const uint8_t* data, size_t size);
 // Bytes on a connection with TLS: a server's handshake, and records of a peer that has the keys, with an attacker in
 // between. The delivered bytes are the beginning of the sent ones.
 void FuzzTls(const uint8_t* data, size_t size);
+// HTTP/2 of a client and of a server through the frame meter, and of a client that is refused. A verdict does not
+// depend on the pieces in which the bytes come; the bytes that pass are within the bounds.
+void FuzzHttp2(const uint8_t* data, size_t size);
 // Records of published versions. A record that is read encodes to the same record.
 void FuzzPublication(const uint8_t* data, size_t size);
 // Sizes, identifiers, access rules, pool specifications, host files, flags.

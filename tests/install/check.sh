@@ -55,8 +55,25 @@ commands=$("$nram" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p')
 for command in $commands; do
   grep -q '^\.TH' "$prefix/share/man/man1/nram-$command.1" || fail "no page of nram $command"
 done
+for section in ENVIRONMENT FILES "EXIT STATUS" "SEE ALSO"; do
+  grep -q "^\.SH $section" "$prefix/share/man/man1/nram.1" || fail "nram.1 has no $section"
+done
+for variable in NRAM_POOL NRAM_TLS_DIR NRAM_KEY_FILE; do
+  grep -q "^$variable" "$prefix/share/man/man1/nram.1" || fail "nram.1 does not tell of $variable"
+done
 for page in man1/nram.1 man3/nram.h.3 man3/nram-managed.h.3 man8/nram-fsd.8 man8/nram-memserver.8; do
   grep -q '^\.TH' "$prefix/share/man/$page" || fail "no page $page"
+  grep -q '^[^.]' <<< "$(sed -n '/^\.SH SYNOPSIS/,/^\.SH DESCRIPTION/p' "$prefix/share/man/$page")" ||
+    fail "$page: the synopsis is empty"
+done
+# Each function of the library has a page that tells of it.
+functions=$(nm -D --defined-only "$prefix/lib/libnram.so.0" | sed -n 's/.* T \(nram_[a-z_0-9]*\)\(@.*\)\?$/\1/p')
+[ "$(wc -w <<< "$functions")" -gt 40 ] || fail "functions: $functions"
+for function in $functions; do
+  place=$prefix/share/man/man3/$function.3
+  [ -e "$place" ] || fail "no page of $function"
+  place=$prefix/share/man/$(sed -n 's/^\.so //p' "$place")
+  grep -q "^  .*\b$function(" <<< "$(sed 's/\\-/-/g' "$place")" || fail "$place does not tell of $function"
 done
 bash -c '. "$1" && complete -p nram' _ "$prefix/share/bash-completion/completions/nram" > /dev/null || fail "completion"
 grep -q "^ExecStart=$prefix/bin/nram-memserver" "$prefix/lib/systemd/system/nram-memserver.service" || fail "the unit"
@@ -66,6 +83,8 @@ cmp deploy/nram-server-sysusers.conf "$prefix/lib/sysusers.d/nram-server.conf" |
 differ=$(diff -r -x '*.service' -x '*.conf' -x '*.rules' -x BUILD -x fortran deploy "$prefix/share/nram" |
   grep -v ": installed$" || true)
 [ -z "$differ" ] || fail "deploy/ and its installed files differ: $differ"
+wire=$(sed -n 's/^inline constexpr uint32_t kWireVersion\(Lowest\)\? = \(.*\);/\2/p' proto/wire.h | sort -u)
+grep -q "This release speaks version $wire alone" deploy/README.md || fail "deploy/README.md tells not of wire $wire"
 [ -x "$prefix/share/nram/slurm/prolog.sh" ] || fail "a script that cannot be run"
 [ -e "$prefix/share/doc/nram/docs/../deploy/prometheus/nram-alerts.yml" ] || fail "a link of the documents"
 python3 - "$prefix/share/doc/nram" <<'T' || fail "links of the documents"
@@ -176,7 +195,8 @@ expect 1 "is not empty" tools/try_debian trixie "$directory"
 
 # --- tools/deb
 expect 2 "expected a directory" tools/deb --surprise
-expect 0 ".deb" tools/deb "$directory"
+# The umask of the user who builds them is not the packages'.
+(umask 077 && expect 0 ".deb" tools/deb "$directory")
 tests/install/check_packages.sh "$directory" "$directory/installed" || fail "the packages"
 
 # --- tools/demo

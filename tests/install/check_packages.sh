@@ -67,6 +67,7 @@ done
   done
   echo usr/share/lintian/overrides/nram-client
   for name in nram-client nram-server; do echo "etc/needrestart/conf.d/$name.conf"; done
+  echo etc/logrotate.d/nram-client
 } | LC_ALL=C sort > "$directory/expected"
 LC_ALL=C sort "$directory/packed" | diff "$directory/expected" - >&2 ||
   fail "the packages have other files (>) than tools/install (<)"
@@ -77,7 +78,8 @@ has() { # package file...
 }
 has nram-server bin/nram-memserver lib/systemd/system/nram-memserver.service share/nram/slurm/{prolog,epilog}.sh \
   lib/sysusers.d/nram-server.conf share/man/man8/nram-memserver.8.gz
-has nram-client bin/{nram,nram-fsd} lib/systemd/system/nram-{mount,swap}@.service share/man/man1/nram-mount.1.gz \
+has nram-client bin/{nram,nram-fsd} lib/systemd/system/nram-{{mount,swap}@,swap-end}.service \
+  share/man/man1/nram-mount.1.gz \
   share/bash-completion/completions/nram sbin/mount.fuse.nram lib/udev/rules.d/60-nram.rules lib/sysusers.d/nram.conf
 has nram-client lib/nram/{libnram-run.so,nram-bench-{dirs,report,work}}
 has libnram0 lib/{libnram,libnram-core}.so.0
@@ -182,6 +184,15 @@ perl -e '
   !$kept->($_) or die "$_ is not restarted\n" for "cron.service", "nram-memserver.service.d", "nfs-nram-mount\@a";
 ' "$root/etc/needrestart/conf.d" || fail "the settings of needrestart"
 
+# logrotate reads its settings, where it is installed.
+if command -v logrotate > /dev/null; then
+  logrotate --debug --state "$directory/logrotate" "$root/etc/logrotate.d/nram-client" > "$directory/said" 2>&1 ||
+    fail "the settings of logrotate: $(cat "$directory/said")"
+  ! grep -i "error:" "$directory/said" >&2 || fail "the settings of logrotate"
+else
+  not_tested "the settings of logrotate, which is not installed"
+fi
+
 # --- dpkg, in a root of its own. It runs their scripts inside (chroot), so they reach nothing of
 # this machine; udev and systemd are stubs there that say how they were called.
 scratch=$directory/scratch
@@ -219,12 +230,15 @@ expect_gone "without systemd and udev"
 cat > "$scratch/bin/systemctl" <<'T2'
 #!/bin/sh
 echo "systemctl $*" >> /dpkg-said
-case "$*" in "stop nram-swap@*") [ ! -e /swap-is-needed ] ;; esac
+[ "$1" != list-units ] || echo "nram-mount@mnt-a.service loaded active running nram filesystem on /mnt/a"
+# As the real one, it says nothing of a unit whose stop has failed.
+exit 0
 T2
-for program in systemd-sysusers udevadm; do
+for program in systemd-sysusers udevadm chattr; do
   printf '#!/bin/sh\necho "%s $*" >> /dpkg-said\n' $program > "$scratch/bin/$program"
 done
-chmod 755 "$scratch/bin/"{systemctl,systemd-sysusers,udevadm}
+printf '#!/bin/sh\n[ "$*" = "--unescape --path mnt-a" ] && echo /mnt/a\n' > "$scratch/bin/systemd-escape"
+chmod 755 "$scratch/bin/"{systemctl,systemd-sysusers,systemd-escape,udevadm,chattr}
 mkdir -p "$scratch/run/"{udev,systemd/system} "$scratch/etc/systemd/system/multi-user.target.wants"
 touch "$scratch/run/udev/control" "$scratch/dev/$device" "$scratch/dev/userfaultfd"
 chmod 600 "$scratch/dev/$device" "$scratch/dev/userfaultfd"
@@ -239,7 +253,7 @@ expect_said "at the installation" "${begin[@]}"
 # restarts and stops nothing although all units run, and says so.
 chown 0:4711 "$scratch/dev/$device" "$scratch/dev/userfaultfd"
 chmod 660 "$scratch/dev/$device" "$scratch/dev/userfaultfd"
-for unit in nram-memserver nram-mount@mnt-a nram-swap@8G; do
+for unit in nram-memserver nram-mount@mnt-a nram-swap@8G nram-swap-end; do
   ln -s /usr/lib/systemd/system/x "$scratch/etc/systemd/system/multi-user.target.wants/$unit.service"
 done
 in_scratch -i "${debs[@]}" || fail "they cannot be installed over others: $(cat "$directory/said")"
@@ -251,15 +265,42 @@ expect_said "at an upgrade" "${begin[@]}" "systemctl is-active --quiet nram-mems
 mkdir -p "$scratch/$packages/nram/__pycache__"
 touch "$scratch/$packages/nram/__pycache__/__init__.pyc"
 
-# A swap area in use keeps the client installed.
-touch "$scratch/swap-is-needed"
-! in_scratch -r nram nram-client || fail "a package goes away below its swap"
-grep -q "a swap area cannot be taken away" "$directory/said" || fail "it says: $(cat "$directory/said")"
-[ -x "$scratch/usr/bin/nram" ] || fail "the program goes away below its swap"
-rm -f "$scratch/swap-is-needed" "$scratch/dpkg-said"
+# A swap area that the kernel uses keeps the client installed, with its mounts, whatever systemd says of it; also where
+# there is no systemd.
+for active in true false; do
+  cat > "$scratch/nram-$active" <<T2
+#!/bin/sh
+case "\$1" in
+  swaps) echo '[ { "active": $active } ]' ;;
+  umount) echo "nram \$*" >> /dpkg-said && [ ! -e /in-use ] ;;
+esac
+T2
+  chmod 755 "$scratch/nram-$active"
+done
+cp "$scratch/nram-true" "$scratch/usr/bin/nram"
+for systemd in yes no; do
+  [ $systemd = yes ] || mv "$scratch/run/systemd" "$scratch/run/none"
+  ! in_scratch -r nram nram-client || fail "a package goes away below its swap (systemd: $systemd)"
+  grep -q "the kernel still swaps to the pool" "$directory/said" || fail "it says: $(cat "$directory/said")"
+  [ -x "$scratch/usr/bin/nram" ] || fail "the program goes away below its swap (systemd: $systemd)"
+  ! grep "stop.*nram-mount" "$scratch/dpkg-said" || fail "mounts end although the package remains"
+done
+mv "$scratch/run/none" "$scratch/run/systemd"
+cp "$scratch/nram-false" "$scratch/usr/bin/nram"
+rm -f "$scratch/nram-"{true,false} "$scratch/dpkg-said"
+# So do programs that use a unit's mount.
+touch "$scratch/in-use"
+! in_scratch -r nram nram-client || fail "a package goes away below a mount in use"
+grep -q "from the programs that use /mnt/a" "$directory/said" || fail "it says: $(cat "$directory/said")"
+[ -x "$scratch/usr/bin/nram" ] || fail "the program goes away below a mount in use"
+grep -qx "nram umount /mnt/a" "$scratch/dpkg-said" || fail "the mount is not tried"
+! grep "stop.*nram-mount" "$scratch/dpkg-said" || fail "mounts in use end"
+rm -f "$scratch/in-use" "$scratch/dpkg-said"
 in_scratch -r "${names[@]}" || fail "they cannot be removed: $(cat "$directory/said")"
-expect_said "at the removal" "systemctl stop nram-memserver" "systemctl stop nram-mount@*" \
-  "systemctl stop nram-swap@*" "udevadm control --reload" "systemctl daemon-reload" "systemctl daemon-reload"
+expect_said "at the removal" "systemctl stop nram-memserver" "systemctl stop nram-swap@*" \
+  "systemctl list-units --plain --no-legend --state=active nram-mount@*" "nram umount /mnt/a" \
+  "systemctl stop nram-swap-end nram-mount@*" "chattr -i /mnt/a" "udevadm control --reload" \
+  "systemctl daemon-reload" "systemctl daemon-reload"
 in_scratch -P "${names[@]}" || fail "they cannot be purged: $(cat "$directory/said")"
 rm -f "$scratch/dpkg-said"
 expect_gone "with devices that were the group's"

@@ -1,8 +1,10 @@
 // <nram/managed.hpp>: objects, guards, and what C++ promises of them.
 
+#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -246,6 +248,29 @@ TEST(ManagedOnServersTest, ACopyOutlivesAServer) {
   EvictAll(*memory);
   pool.StopServer(0);
   for (int i = 0; i < 40; ++i) EXPECT_EQ(adhere(std::as_const(rows[i]))[kRow - 1], i);
+}
+
+TEST(ManagedOnServersTest, FewerHostsThanCopiesAreAnErrorAtOnce) {
+  TestPool pool(2);  // on one host
+  std::string spec;
+  for (const Endpoint& server : pool.Options().servers) {
+    absl::StrAppend(&spec, spec.empty() ? "" : ",", server.host, ":", server.port);
+  }
+  managed_options options = managed_memory::default_options();
+  for (const std::string setting : {"nram_managed_options.copies", "$NRAM_COPIES"}) {
+    options.copies = setting[0] == '$' ? 0 : 2;
+    setenv("NRAM_COPIES", "2", 1);
+    try {
+      const managed_memory memory(spec.c_str(), options);
+      ADD_FAILURE() << setting << " has found hosts for its copies";
+    } catch (const managed_error& error) {
+      EXPECT_EQ(error.code().value(), ENOMEM) << error.what();
+      EXPECT_NE(std::string(error.what()).find(setting + "=2: each copy needs its own host, and the pool has 1 host:"),
+                std::string::npos)
+          << error.what();
+    }
+    unsetenv("NRAM_COPIES");
+  }
 }
 
 TEST(ManagedOnServersTest, ALostServerIsAnErrorNotZeros) {

@@ -226,6 +226,7 @@ TEST(CppArrayTest, TooLargeIsAnErrorAndChangesNothing) {
   TestPool servers(1);
   Memory memory = Open(servers);
   EXPECT_EQ(ErrorOf([&] { Array<char> all(memory, uint64_t{1} << 40); }), ENOMEM);
+  EXPECT_EQ(std::string(nram_error()).rfind("mapping 1.00 TiB: the pool has ", 0), 0u) << nram_error();
   EXPECT_THROW(Array<uint64_t>(memory, std::numeric_limits<size_t>::max() / 2), std::bad_array_new_length);
   EXPECT_EQ(memory.Stats().mapped_bytes, 0);
   Array<char> some(memory, kMiB);

@@ -48,9 +48,10 @@ class HeapTest : public ::testing::Test {
     n_ = nram_open(Spec().c_str(), &options);
     ASSERT_NE(n_, nullptr) << nram_error();
   }
-  std::string Spec() const {
+  std::string Spec() const { return Spec(servers_); }
+  static std::string Spec(const TestPool& servers) {
     std::string spec;
-    for (const Endpoint& server : servers_.Options().servers) {
+    for (const Endpoint& server : servers.Options().servers) {
       absl::StrAppend(&spec, spec.empty() ? "" : ",", server.host, ":", server.port);
     }
     return spec;
@@ -264,12 +265,13 @@ class CopiesTest : public HeapTest {
     unsetenv("NRAM_COPIES");
     HeapTest::TearDown();
   }
-  nram_t* OpenWith(uint32_t copies) {
+  nram_t* OpenWith(uint32_t copies) { return OpenOn(servers_, copies); }
+  static nram_t* OpenOn(const TestPool& servers, uint32_t copies) {
     nram_options options;
     nram_options_init(&options);
     options.budget_bytes = 4 << 20;
     options.copies = copies;
-    return nram_open(Spec().c_str(), &options);
+    return nram_open(Spec(servers).c_str(), &options);
   }
 };
 
@@ -291,21 +293,36 @@ TEST_F(CopiesTest, OneToFour) {
   EXPECT_EQ(nram_close(n), 0);
 }
 
+// Both servers are on this host.
+TEST_F(CopiesTest, FewerHostsThanCopiesAreAnErrorAtOnce) {
+  EXPECT_EQ(OpenWith(2), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+  EXPECT_THAT(nram_error(), HasSubstr("nram_options.copies=2: each copy needs its own host, and the pool has 1 host:"));
+  setenv("NRAM_COPIES", "3", 1);
+  EXPECT_EQ(OpenWith(0), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+  EXPECT_THAT(nram_error(), HasSubstr("$NRAM_COPIES=3: each copy needs its own host, and the pool has 1 host:"));
+}
+
 TEST_F(CopiesTest, RegionsWithANameHaveAsManyAsOthers) {
-  // Both servers are on this host.
+  TestPool hosts(2, 128 * kMiB, Clock::Real(), TestPool::Hosts::kPretended);
   setenv("NRAM_COPIES", "2", 1);
-  nram_t* n = OpenWith(0);
+  nram_t* const n = OpenOn(hosts, 0);
   ASSERT_NE(n, nullptr) << nram_error();
-  for (const char* const name : {static_cast<const char*>(nullptr), "named"}) {
-    EXPECT_EQ(nram_mmap(n, 1 << 20, name, 0), nullptr);
-    EXPECT_THAT(nram_error(), HasSubstr("copies"));
+  const auto pages_of = [&hosts](int i) -> int64_t { return hosts.server(i).store().counters().pages; };
+  for (const auto& [name, flags] : {std::pair<const char*, int>{nullptr, 0}, {"named", 0}, {"kept", NRAM_MAP_KEEP}}) {
+    const int64_t before = std::min(pages_of(0), pages_of(1));
+    void* const mapped = nram_mmap(n, 1 << 20, name, flags);
+    ASSERT_NE(mapped, nullptr) << nram_error();
+    memset(mapped, 7, 1 << 20);
+    EXPECT_EQ(nram_flush(n, mapped, 1 << 20), 0) << nram_error();
+    EXPECT_GE(std::min(pages_of(0), pages_of(1)), before + 256) << (name == nullptr ? "without a name" : name);
   }
-  EXPECT_EQ(nram_mmap(n, 1 << 20, "kept", NRAM_MAP_KEEP), nullptr);
-  EXPECT_EQ(nram_malloc(n, 10'000), nullptr);
   EXPECT_EQ(nram_close(n), 0);
-  // By default, kept ones have two only where there are two hosts.
-  unsetenv("NRAM_COPIES");
-  n = OpenWith(0);
+}
+
+TEST_F(CopiesTest, KeptRegionsHaveTwoOnlyWhereThereAreTwoHosts) {
+  nram_t* const n = OpenWith(0);
   ASSERT_NE(n, nullptr) << nram_error();
   auto* const kept = static_cast<char*>(nram_mmap(n, 1 << 20, "kept", NRAM_MAP_KEEP));
   ASSERT_NE(kept, nullptr) << nram_error();
@@ -390,7 +407,7 @@ TEST_F(KeyFileTest, WhatIsKeptIsReadWithTheSameKeyFileAlone) {
 
 TEST_F(KeyFileTest, OneThatOthersMayChangeIsRefused) {
   EXPECT_EQ(OpenWith(WriteKey("open", 0666).c_str()), nullptr);
-  EXPECT_EQ(errno, EBUSY);
+  EXPECT_EQ(errno, EPERM);
   EXPECT_THAT(nram_error(), HasSubstr("chmod 600"));
   EXPECT_EQ(OpenWith("/nowhere/key"), nullptr);
   EXPECT_EQ(errno, ENOENT);

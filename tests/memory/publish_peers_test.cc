@@ -125,6 +125,29 @@ TEST_F(PublishPeersTest, AnObserverThatNeverLetsGoKeepsItsVersionAlone) {
   EXPECT_EQ(VersionsThere(), 2u);
 }
 
+// A client has a stock of room at each server. These have none for so many stocks.
+TEST_F(PublishPeersTest, AnObservedVersionIsNotGivenForAStockOfRoom) {
+  constexpr uint64_t kPages = 16, kVersions = 10;
+  std::vector<std::unique_ptr<Memory>> others;
+  auto producer = Open();
+  auto observer = Open();
+  uint64_t* const words = MapWords(producer.get(), "field", kPages * kPageBytes);
+  PublishNext(producer.get(), words, kPages);
+  const uint64_t first = words[0];
+  const uint64_t* const seen = Observe(observer.get(), "field");
+  ASSERT_NE(seen, nullptr);
+  for (int client = 0; client < 4; ++client) {
+    auto other = Open();
+    others.push_back(std::move(other));
+    uint64_t* const at = MapWords(others.back().get(), absl::StrCat("other", client), kPages * kPageBytes);
+    for (uint64_t i = 1; i < kVersions; ++i) {
+      PublishNext(others.back().get(), at, kPages);
+      PublishNext(producer.get(), words, kPages);
+    }
+  }
+  for (uint64_t page = 0; page < kPages; ++page) EXPECT_EQ(WordOf(&seen[page * kWordsPerPage]), first);
+}
+
 TEST_F(PublishPeersTest, ManyThatNeverLetGoDoNotStopTheProducer) {
   constexpr uint64_t kPages = 16, kObserved = 8, kMost = 5;
   auto producer = Open(kMost);

@@ -31,6 +31,12 @@ for tests in test_nram.py test_versions.py; do
   ! grep -q "NOT TESTED" "$directory/messages" || fail "not all of $tests has run, for the reason above"
 done
 
+# Both servers are on one host.
+code=0
+NRAM_COPIES=2 "$python" -c 'import nram; nram.Memory()' > "$directory/messages" 2>&1 || code=$?
+[ "$code" -ne 0 ] && grep -qF '$NRAM_COPIES=2: each copy needs its own host' "$directory/messages" ||
+  fail "copies without hosts: exit $code: $(cat "$directory/messages")"
+
 example=$package/examples/numpy_array.py
 "$python" "$example" --help | grep -q -- --budget || fail "the example's --help"
 "$python" "$example" --size=32M --budget=8M > "$directory/messages" || fail "the example: exit $?"

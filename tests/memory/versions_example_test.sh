@@ -33,6 +33,13 @@ gfortran -std=f2018 -Wall -Wextra -Werror -O2 -J "$directory" "$fortran/nram.f90
 "$directory/arrays" || fail "arrays.f90"
 cpp() { "$heat" "$1" --n=300 --steps=60 --every=5 --budget-mib=4; }
 f90() { "$directory/heat" "$1" 300 60 5 4; }
+# A wrong word is answered without a backtrace.
+for word in turn "solve none"; do
+  code=0
+  "$directory/heat" $word > "$directory/wrong.out" 2>&1 || code=$?
+  [ "$code" -eq 2 ] || fail "heat $word: exit $code"
+  ! grep -qiE 'backtrace|error termination' "$directory/wrong.out" || fail "heat $word: a backtrace"
+done
 for solver in cpp f90; do
   "cpp" watch > "$directory/cpp.out" 2>&1 &
   first=$!
@@ -40,6 +47,14 @@ for solver in cpp f90; do
   second=$!
   "$solver" plot > "$directory/plot.out" 2>&1 &
   plot=$!
+  # Without a solver, an observer says that it waits.
+  for observer in cpp f90 plot; do
+    for ((tries = 0; tries < 3000; ++tries)); do
+      ! grep -qsx 'waiting for a solver to publish "heat"' "$directory/$observer.out" || continue 2
+      sleep 0.01
+    done
+    fail "$observer does not say that it waits for the solver in $solver"
+  done
   # It goes on until the observers have seen the last state and its standard input ends.
   mkfifo "$directory/input"
   "$solver" solve < "$directory/input" > "$directory/solver.out" 2>&1 &

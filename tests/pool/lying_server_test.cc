@@ -108,8 +108,9 @@ TEST_F(LyingServerTest, ALeaseThatCannotBe) {
 TEST_F(LyingServerTest, CapacitiesBeyondAllBounds) {
   for (const uint64_t bytes : {~uint64_t{0}, uint64_t{1} << 63, uint64_t{0}}) {
     const auto fill = [=](v1::Capacity* capacity) {
-      for (const auto set : {&v1::Capacity::set_donated_bytes, &v1::Capacity::set_used_bytes,
-                             &v1::Capacity::set_reserved_bytes, &v1::Capacity::set_free_bytes}) {
+      for (const auto set :
+           {&v1::Capacity::set_donated_bytes, &v1::Capacity::set_used_bytes, &v1::Capacity::set_reserved_bytes,
+            &v1::Capacity::set_free_bytes, &v1::Capacity::set_quota_bytes, &v1::Capacity::set_quota_used_bytes}) {
         (capacity->*set)(bytes);
       }
     };

@@ -160,6 +160,7 @@ class NamedCopiesTest : public ::testing::Test {
     ASSERT_TRUE(Await(whole)) << owner_->pool()->copies().degraded << " are degraded, "
                               << owner_->pool()->copies().in_sync << " in sync";
   }
+  uint64_t PagesAt(int server) { return static_cast<uint64_t>(servers_.server(server).store().counters().pages); }
   // Another client has the region from now on. The former one remains if its region does.
   absl::Status HandOver(AttachMode mode, AttachLoss loss = AttachLoss::kRefuse) {
     if (owner_->region() != nullptr) former_.push_back(std::move(owner_));
@@ -287,6 +288,9 @@ TEST_F(NamedCopiesOnTwoTest, AServerThatBeginsAgainIsAMemberAgain) {
     Restart(server);
     Write(kMiB * static_cast<uint64_t>(server), Pattern(kMiB, 50 + server));
     ASSERT_NO_FATAL_FAILURE(AwaitMembers({0, 1}));
+    // A report from before the restart says that all is well.
+    ASSERT_TRUE(Await([&] { return PagesAt(0) == PagesAt(1) && PagesAt(server) == model_.size() / kPageBytes; }))
+        << PagesAt(0) << " and " << PagesAt(1) << " pages";
     ASSERT_NO_FATAL_FAILURE(AwaitWhole());
   }
   owner_->Crash();

@@ -71,7 +71,7 @@ TEST(ReserveOrderTest, RoomWhoseReturnHasNoAnswerIsNotCountedUntilItIsKnown) {
   ASSERT_NE(pool, nullptr);
   auto region = pool->CreateRegion({.gc = true}).value();
   ASSERT_TRUE(region->Reserve(0, 16 * kMiB).ok());
-  region->Unreserve(16 * kMiB);
+  region->Unreserve(0, 16 * kMiB);
   const int64_t deadline_ns = DeadlineAfterMs(60'000);
   const auto until = [&](const auto& what) {
     while (!what() && MonotonicNs() < deadline_ns) poll(nullptr, 0, 5);

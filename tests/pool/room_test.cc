@@ -126,7 +126,7 @@ TEST(RoomTest, ReservingAndGivingBackForEverKeepsNothing) {
   ASSERT_TRUE(region->Reserve(0, kPageBytes).ok());  // remains, so that the region always has some reserved room
   for (int i = 0; i < 20'000; ++i) {
     ASSERT_TRUE(region->Reserve(kMiB - kPageBytes, kPageBytes).ok()) << i;
-    region->Unreserve(kPageBytes);
+    region->Unreserve(kMiB - kPageBytes, kPageBytes);
   }
   // A leak of 512 bytes a turn would be 10 MB more.
   const uint64_t reserved_bytes = servers.server(0).arena().usage().reserved_bytes;

@@ -317,7 +317,7 @@ TEST_F(UnansweredTest, RoomThatNobodyWantsAnyMoreIsOthersSoon) {
   EXPECT_TRUE(Eventually(is_back)) << "refused";
   ASSERT_TRUE(region->Reserve(0, 128 * kMiB).ok());
   EXPECT_FALSE(is_back());
-  region->Unreserve(128 * kMiB);
+  region->Unreserve(0, 128 * kMiB);
   EXPECT_TRUE(Eventually(is_back)) << "unreserved";
   ASSERT_TRUE(region->Reserve(0, 128 * kMiB).ok());
   region.reset();

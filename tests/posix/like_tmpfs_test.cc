@@ -159,6 +159,72 @@ TEST_P(LikeTmpfsTest, SetIdBitsGoWithWhatOthersChange) {
   }
 }
 
+// Nothing is to be changed, and yet it is a chown.
+TEST_P(LikeTmpfsTest, AChownToNobodyIsTheOwnersAndClearsSetIdBits) {
+  const TmpfsMount reference;
+  const bool tells_strangers = std::string(GetParam()) != "NramWithoutWriteback";  // docs/semantics.md
+  for (const mode_t mode : {02666u, 02676u, 04666u, 06777u, 0666u}) {
+    for (const bool member : {true, false}) {
+      for (const uid_t owner : {uid_t{0}, kUser}) {
+        if (owner != kUser && !tells_strangers) continue;
+        mode_t after[2];
+        int error[2];
+        for (const bool theirs : {true, false}) {
+          const std::string& directory = theirs ? reference.path() : root();
+          EXPECT_EQ(chmod(directory.c_str(), 0777), 0);
+          const std::string path = directory + "/f";
+          EXPECT_TRUE(Open(path).valid());
+          EXPECT_EQ(chown(path.c_str(), owner, kGroup), 0);
+          EXPECT_EQ(chmod(path.c_str(), mode), 0);
+          error[theirs] = AsUser(
+              member, [](const char* it) { return chown(it, -1, -1); }, path);
+          struct stat attr {};
+          EXPECT_EQ(stat(path.c_str(), &attr), 0);
+          after[theirs] = attr.st_mode & 07777;
+          EXPECT_EQ(unlink(path.c_str()), 0);
+        }
+        EXPECT_EQ(error[0], error[1]) << "mode " << std::oct << mode << ", owner " << std::dec << owner;
+        EXPECT_EQ(after[0], after[1]) << "mode " << std::oct << mode << ", owner " << std::dec << owner;
+      }
+    }
+  }
+}
+
+// tar and older programs take a file without blocks for one hole, and do not read it.
+TEST_P(LikeTmpfsTest, AFileWithDataHasBlocksAtOnce) {
+  for (int i = 0; i < 50; ++i) {
+    const std::string path = At("f");
+    const UniqueFd fd = Open(path);
+    EXPECT_EQ(ftruncate(fd.get(), i % 2 << 20), 0);
+    const std::string data(1 + i * 997, 'd');
+    EXPECT_EQ(pwrite(fd.get(), data.data(), data.size(), 5), static_cast<ssize_t>(data.size()));
+    struct stat attr {};
+    EXPECT_EQ(fstat(fd.get(), &attr), 0);
+    EXPECT_GT(attr.st_blocks, 0) << "of " << data.size() << " bytes, by the descriptor";
+    EXPECT_EQ(stat(path.c_str(), &attr), 0);
+    EXPECT_GT(attr.st_blocks, 0) << "of " << data.size() << " bytes, by the name";
+    EXPECT_EQ(unlink(path.c_str()), 0);
+  }
+}
+
+// A log or table of a database: space is kept behind the end, then some of it is written, and the rest is given back.
+TEST_P(LikeTmpfsTest, TruncationToThePresentSizeGivesBackWhatIsBehindTheEnd) {
+  const std::string data(9'000, 'r');
+  for (const bool synced : {true, false}) {
+    const UniqueFd fd = Open(At("f"));
+    ASSERT_EQ(fallocate(fd.get(), FALLOC_FL_KEEP_SIZE, 0, 4 << 20), 0);
+    ASSERT_EQ(pwrite(fd.get(), data.data(), data.size(), 0), static_cast<ssize_t>(data.size()));
+    ASSERT_TRUE(!synced || fsync(fd.get()) == 0);
+    ASSERT_EQ(ftruncate(fd.get(), static_cast<off_t>(data.size())), 0);
+    EXPECT_EQ(fsync(fd.get()), 0);
+    struct stat attr {};
+    EXPECT_EQ(fstat(fd.get(), &attr), 0);
+    EXPECT_EQ(attr.st_size, static_cast<off_t>(data.size()));
+    EXPECT_LE(attr.st_blocks * 512, 3 * 4096);
+    EXPECT_EQ(unlink(At("f").c_str()), 0);
+  }
+}
+
 TEST_P(LikeTmpfsTest, ThousandsOfXattrs) {
   const std::string path = At("f");
   ASSERT_TRUE(Open(path).valid());

@@ -29,6 +29,16 @@ expect 125 "start a local one with \`nram up\`" "$nram" run -- "$workout" exit 0
 "$nram" up --servers=2 --donate=512M > /dev/null
 
 run() { timeout -k 10 100 "$nram" run --budget=24M "$@"; }
+"$nram" run --dry --json -- "$workout" | jq -e '.budget_bytes == 2147483648 and .pool_free_bytes > 0' > /dev/null ||
+  fail "run --dry --json: $("$nram" run --dry --json -- "$workout")"
+# Files that the kernel does not execute.
+printf 'exit 7\n' > "$directory/script"
+chmod +x "$directory/script"
+expect 126 "a script needs a first line" run -- "$directory/script"
+printf '#!%s/none\nexit 7\n' "$directory" > "$directory/script"
+expect 126 "the program of its #! line, or its loader, does not exist" run -- "$directory/script"
+printf '#!/bin/sh\nexit 127\n' > "$directory/script"
+expect 127 "" run -- "$directory/script"
 # stats PROGRAM ARGUMENT...: the program's output is in out, and the command's figures are in stats.
 stats() {
   run --json -- "$@" 2> "$directory/stats" > "$directory/out" || fail "$*: exit $?: $(tail "$directory"/{out,stats})"
@@ -42,6 +52,11 @@ expect 143 "" run -- "$workout" signal 15
 expect 134 "" run -- "$workout" signal 6
 [ "$(echo hello | run -- cat)" = hello ] || fail "the standard streams"
 expect 0 "can be run" run --dry -- "$workout" exit 3
+# Both servers are on one host. The program does not begin.
+expect 125 "--copies=2: each copy needs its own host, and the pool has 1 host" \
+  run --copies=2 -- touch "$directory/begun"
+[ ! -e "$directory/begun" ] || fail "a program without hosts for its copies has begun"
+expect 125 "--copies=2: each copy needs its own host" run --copies=2 --dry -- "$workout" exit 3
 expect 125 "the two cannot be nested" run -- "$nram" run -- "$workout" exit 0
 expect 0 "not outgrown" "$nram" run --budget=auto --stats -- "$workout" fill 8
 
@@ -129,6 +144,60 @@ expect_stats '.outgrew_budget and .fetched_pages > 0' python3
 seq -f '%.0f some words that make the line longer' 1000000 1 1300000 | shuf --random-source=<(yes) > "$directory/in"
 LC_ALL=C sort "$directory/in" > "$directory/expected"
 LC_ALL=C run -- sort -S 200M --parallel=2 "$directory/in" | cmp - "$directory/expected" || fail "sort"
+
+# A signal reaches the program once, whether it is for the command alone or for its whole group (schedulers).
+cat > "$directory/signals.py" << 'T'
+import os
+import signal
+
+memory = bytearray(64 << 20)  # more than the budget
+for at in range(0, len(memory), 4096):
+    memory[at] = 1
+reads, writes = os.pipe()
+os.set_blocking(writes, False)
+signal.set_wakeup_fd(writes)  # a byte for each call of a handler
+for number in (signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda *_: None)
+print("ready", flush=True)
+while True:
+    number = os.read(reads, 1)[0]
+    print(number, flush=True)
+    if number == signal.SIGUSR2:
+        break
+T
+mkfifo "$directory/signals"
+exec 9<> "$directory/signals"
+setsid "$nram" run --budget=24M -- python3 "$directory/signals.py" > "$directory/signals" 2> "$directory/err" 9>&- &
+runner=$!  # and its group
+told() {
+  local line=
+  read -rt 60 line <&9 || true
+  [ "$line" = "$1" ] || fail "$2: \"$line\", expected $1: $(cat "$directory/err")"
+}
+# The kernel makes one of two signals with the same number while the first is pending, so the next one waits until
+# `nram run` has taken it. The program, which has its own copy of the group's signals, may be faster.
+expect_taken() {
+  local pending=
+  for _ in $(seq 6000); do
+    pending=$(sed -n 's/^ShdPnd:[[:space:]]*//p' "/proc/$runner/status")
+    [ -n "$pending" ] || fail "nram run has ended: $(cat "$directory/err")"
+    ((0x$pending & 1 << 9)) || return 0  # SIGUSR1
+    sleep 0.01
+  done
+  fail "nram run does not take a signal"
+}
+told ready "a program for signals"
+for round in 1 2 3 4 5 6 7 8; do
+  kill -USR1 -- "-$runner"
+  told 10 "a signal for the group, round $round"
+  expect_taken
+  kill -USR1 "$runner"
+  told 10 "a signal for the command, round $round"
+done
+kill -USR2 "$runner"
+told 12 "signals came more than once"
+wait "$runner" || fail "after signals: exit $?: $(cat "$directory/err")"
+exec 9>&-
 
 # No program sees zeros: the supervisor dies, the helper dies, the pool dies.
 # begin [EXERCISE MIB]

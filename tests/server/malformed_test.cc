@@ -219,6 +219,60 @@ TEST_F(LoneConnectionTest, WhoHoldsBuffersThatOthersWaitForIsFound) {
   EXPECT_TRUE(connection_->HoldsIdly(63 * kNsPerSecond, 2 * kNsPerSecond));
 }
 
+// The peer moves a byte now and then. The message is found when others of its tenant wait for frames, and not before.
+TEST_F(LoneConnectionTest, AMessageThatTricklesWhileItsTenantWaitsForFramesIsFound) {
+  constexpr int64_t kLimitNs = 2 * kNsPerSecond;
+  int64_t now_ns = 60 * kNsPerSecond;
+  const auto is_found = [&] { return connection_->KeepsOthersWaiting(now_ns, kLimitNs); };
+  Pump(Hello(), now_ns);
+  const std::string write = WriteOf8Chunks(2);
+  Pump(write.substr(0, 1000), now_ns);
+  size_t at = 1000;
+  for (int i = 0; i < 4; ++i) {
+    now_ns += kNsPerSecond;
+    Pump(write.substr(at++, 1), now_ns);
+    EXPECT_FALSE(is_found()) << "no connection waits";
+  }
+  EXPECT_FALSE(connection_->HoldsIdly(now_ns, kLimitNs)) << "a byte has come";
+  Tenant stranger(1, "stranger", &server_.arena());
+  stranger.landing_waited_ns = now_ns;
+  EXPECT_FALSE(is_found()) << "another tenant has its own room";
+  server_.context().tenant->landing_waited_ns = now_ns;
+  EXPECT_TRUE(is_found());
+  now_ns += kLimitNs + 1;
+  EXPECT_FALSE(is_found()) << "no connection waits any more";
+  server_.context().tenant->landing_waited_ns = now_ns;
+  Pump(write.substr(at), now_ns);
+  EXPECT_FALSE(is_found()) << "the message is done";
+  Pump(WriteOf8Chunks(3).substr(0, 1000), now_ns);
+  EXPECT_FALSE(is_found()) << "the next one has just begun";
+}
+
+TEST_F(LoneConnectionTest, AReplacedConnectionInTheMiddleOfAMessageIsFoundAtOnce) {
+  const int64_t now_ns = 60 * kNsPerSecond;
+  Pump(Hello(), now_ns);
+  Pump(WriteOf8Chunks(2).substr(0, 1000), now_ns);
+  server_.context().tenant->landing_waited_ns = now_ns;
+  EXPECT_FALSE(connection_->KeepsOthersWaiting(now_ns, 2 * kNsPerSecond));
+  class Successor : public LeaseConnection {
+    void Fence() override {}
+  } successor;
+  const auto lease = server_.leases().Find(LeaseId{2});
+  ASSERT_TRUE(lease->Bind(0, Lease::kGenerationMax, &successor));
+  EXPECT_TRUE(connection_->KeepsOthersWaiting(now_ns, 2 * kNsPerSecond));
+  lease->Unbind(0, &successor);
+}
+
+TEST_F(LoneConnectionTest, WhoWaitsForFramesTellsItsTenant) {
+  Pump(Hello(), 60 * kNsPerSecond);
+  EXPECT_EQ(server_.context().tenant->landing_waited_ns, 0);
+  std::vector<FrameLoc> taken(server_.landing().size());
+  ASSERT_TRUE(server_.landing().Take(taken.size(), taken.data()));
+  EXPECT_EQ(Pump(WriteOf8Chunks(2), 61 * kNsPerSecond), Connection::State::kStarved);
+  EXPECT_EQ(server_.context().tenant->landing_waited_ns, 61 * kNsPerSecond);
+  server_.landing().Give(taken.data(), taken.size());
+}
+
 TEST_F(LoneConnectionTest, AMessageThatTricklesIsCutOffAndManyThatFlowAreNot) {
   int64_t now_ns = kNsPerSecond;
   const auto pump = [&](const std::string& bytes) { Pump(bytes, now_ns += kNsPerSecond); };

@@ -369,7 +369,7 @@ void PoolClient::StartReserve(Operation* operation, ChunkRange range) {
   const IoOptions options = ChooseOptions();
   if (world_->rng().OneIn(8)) {
     checker_->UnsetRoomy(handle->region->id());
-    handle->region->Unreserve(world_->rng().Below(2 * handle->window.bytes()));
+    handle->region->Unreserve(range.first * kChunkBytes, world_->rng().Below(2 * handle->window.bytes()));
   }
   operation->checked =
       checker_->BeginOther(Checker::Kind::kReserve, handle->region->id(), range, host_, DeadlineOf(options));

@@ -150,7 +150,7 @@ class PressedFull(PressedKeeping):
     def taken_share(self):
         """The taken share of the pool's room for two copies; room that clients have reserved is taken too."""
         total = self.df()["total"]
-        return 1 - 2 * total["usable_bytes"]["2"] / (total["used_bytes"] + total["promised_bytes"])
+        return 1 - 2 * total["usable_bytes"]["2"] / (total["used_bytes"] + total["reserved_bytes"])
 
     def set_calm(self, program, is_calm):
         program.process.send_signal(signal.SIGUSR1)

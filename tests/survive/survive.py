@@ -140,7 +140,7 @@ class Scenario:
     def start_swap(self, mib, copies=2):
         """Half of the program's `mib` MiB fit into its cgroup."""
         swap_alone(self.stack)
-        words = ["swapon", f"{mib}M", f"--priority={SWAP_PRIORITY}", f"--copies={copies}"]
+        words = ["swapon", "--force", f"{mib}M", f"--priority={SWAP_PRIORITY}", f"--copies={copies}"]
         with uninterrupted():
             cgroup = MemoryCgroup("nram-survive")
             later(self.stack, cgroup.close)

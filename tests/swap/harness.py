@@ -133,7 +133,9 @@ class Harness:
         self.swap_on(size)
 
     def swap_on(self, size, *more, deadline_s=DEADLINE_S):
-        words = ["swapon", f"{size}M", f"--priority={SWAP_PRIORITY}", f"--io-timeout-ms={deadline_s * 1000}", *more]
+        # Most scenarios have servers on this machine.
+        words = ["swapon", "--force", f"{size}M", f"--priority={SWAP_PRIORITY}",
+                 f"--io-timeout-ms={deadline_s * 1000}", *more]
         done = self.nram(*words, check=False)
         if "CAP_SYS_RESOURCE" in done.stderr:
             if not self.seen["without protection (no CAP_SYS_RESOURCE here)"]:

@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -40,12 +41,36 @@ class Http2Peer {
   // Calls a method of nram.v1.Control with a request's bytes. If `sent` is smaller, sends only that many bytes of the
   // request, and no end.
   void Call(const std::string& method, const std::string& request, size_t sent = std::string::npos) {
+    Send(NextCall(method, request, sent));
+  }
+
+  // Makes `calls` calls, `at_once` in each piece that it sends, whether or not they are answered. It takes the answers,
+  // but acknowledges nothing. `bad_te`: each call has a header that gRPC refuses. Returns early if the server closes
+  // the connection, or takes nothing for some seconds.
+  void Flood(int calls, int at_once, bool bad_te) {
+    const timeval patience{.tv_sec = 10, .tv_usec = 0};
+    setsockopt(fd_.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    for (int made = 0; made < calls; made += at_once) {
+      std::string piece;
+      for (int i = 0; i < at_once; ++i) piece += NextCall("Hello", "", std::string::npos, bad_te);
+      if (!Send(piece)) return;
+      char answers[16'384];
+      while (recv(fd_.get(), answers, sizeof answers, MSG_DONTWAIT) > 0) {
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kFrameBytesMax = 16'384;  // the peers' limit, unless they announce another one
+
+  std::string NextCall(const std::string& method, const std::string& request, size_t sent, bool bad_te = false) {
     const uint32_t stream = next_stream_;
     next_stream_ += 2;
     std::string headers;
     headers += Literal(":method", "POST") + Literal(":scheme", "http") + Literal(":authority", "test");
     headers += Literal(":path", "/nram.v1.Control/" + method);
     headers += Literal("te", "trailers") + Literal("content-type", "application/grpc");
+    if (bad_te) headers += Literal("te", "nonsense");
     std::string message(1, '\0');
     for (int shift = 24; shift >= 0; shift -= 8) message += static_cast<char>(request.size() >> shift);
     message += request;
@@ -56,11 +81,8 @@ class Http2Peer {
       const bool last = at + kFrameBytesMax >= message.size();
       frames += Frame(0, whole && last ? 1 : 0, stream, message.substr(at, kFrameBytesMax));
     }
-    Send(frames);
+    return frames;
   }
-
- private:
-  static constexpr size_t kFrameBytesMax = 16'384;  // the peers' limit, unless they announce another one
 
   static std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
     std::string frame;
@@ -75,7 +97,9 @@ class Http2Peer {
     return std::string(1, '\0') + static_cast<char>(name.size()) + name + static_cast<char>(value.size()) + value;
   }
   // A connection that the server has closed takes nothing more.
-  void Send(const std::string& bytes) { (void)!send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  bool Send(const std::string& bytes) {
+    return send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+  }
 
   UniqueFd fd_;
   bool connected_ = false;

@@ -126,7 +126,8 @@ def disk_directory(directory, size, megabytes):
 def pool_swap(nram, size, *flags):
     """Swap in the pool, without the daemon's protection where the privilege for it is missing. Yields its device."""
     name = f"bench-{os.getpid()}"
-    words = [nram, "swapon", f"{size // MIB}M", f"--name={name}", f"--priority={SWAP_PRIORITY}", *flags]
+    # The pool's servers are on this machine.
+    words = [nram, "swapon", "--force", f"{size // MIB}M", f"--name={name}", f"--priority={SWAP_PRIORITY}", *flags]
 
     def area():
         return next((area for area in json.loads(run(nram, "swaps", "--json")) if area["name"] == name), None)

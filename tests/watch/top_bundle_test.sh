@@ -18,6 +18,7 @@ trap cleanup EXIT
 # Without a pool, and with wrong words.
 expect 1 "start a local one" "$nram" top --once
 expect 2 "the screen needs a terminal" "$nram" top < /dev/null
+expect 1 "has no screen" script -qec "TERM=dumb '$nram' top --pool=127.0.0.1:9" /dev/null
 expect 2 "1 to 3600" "$nram" top --once --interval=0
 expect 2 "unexpected word" "$nram" top now
 expect 2 "unexpected word" "$nram" bundle a b
@@ -78,6 +79,11 @@ for file in version.txt commands/{status,df,doctor,swaps}.json options/{processe
   kernel/{version,settings,mounts,proc-meminfo}.txt; do
   [ -s "$directory/out/nram-bundle/$file" ] || [ "$file" = kernel/mounts.txt ] || fail "the bundle has no $file"
 done
+for file in status df doctor swaps; do
+  jq -e . "$directory/out/nram-bundle/commands/$file.json" > /dev/null || fail "$file.json is no JSON"
+done
+# A command that failed says so beside its JSON.
+grep -q "exit code 1" "$directory/out/nram-bundle/commands/df.errors.txt" || fail "the bundle hides that df failed"
 grep -q '"silent"\|does not answer\|"answers": false' "$directory/out/nram-bundle/commands/status.json" ||
   fail "the bundle does not say that a server is gone"
 grep -q -- "--donate" "$directory/out/nram-bundle/options/processes.txt" || fail "the servers' flags are missing"

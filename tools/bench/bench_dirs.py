@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -29,8 +30,8 @@ and 150 MB/s. Rounds alternate between the directories.
 
   --rows=LIST         some of pages, sort, nramsort, stxxl, random, meta (default: all)
   --rounds=N          1..100 (default 3)
-  --size=BYTES        size of the sort's input, 64000000 or more (default 1600000000); the sort's
-                      memory, 100 MB by default, grows in proportion
+  --size=SIZE         size of the sort's input, 64000000 bytes or more, as in 160M (default
+                      1600000000); the sort's memory, 100 MB by default, grows in proportion
   --input=FILE        sort the lines of FILE instead of random lines
   --throttled         add slowed-down disks (needs root and cgroup v1: a loop device with a blkio
                       limit)
@@ -396,6 +397,14 @@ class Bench:
 
 
 
+def size_of(text):
+    """Bytes, or a size as the other commands take it: 160M is 160 MiB."""
+    match = re.fullmatch(r"(\d+)(?:([KMGT])(?:iB)?|B)?", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a size: expected bytes, or a number with K, M, G or T')
+    return int(match[1]) << (10 * (1 + "KMGT".index(match[2])) if match[2] else 0)
+
+
 def size_text(size):
     return f"{size / 1e9:g} GB" if size >= 2e9 else f"{size / 1e6:.0f} MB"
 
@@ -471,7 +480,7 @@ def main():
     parser.add_argument("directories", nargs="*")
     parser.add_argument("--rows", default=",".join(known))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--size", type=int, default=1_600_000_000)
+    parser.add_argument("--size", type=size_of, default=1_600_000_000)
     for text in ("input", "json", "html"):
         parser.add_argument(f"--{text}")
     for switch in ("throttled", "direct", "big", "quick", "help"):
@@ -487,7 +496,7 @@ def main():
     if not 1 <= options.rounds <= 100:
         fail("--rounds: expected 1 to 100", 2)
     if not 64_000_000 <= options.size <= 1 << 44:
-        fail("--size: expected 64000000 or more", 2)
+        fail("--size: expected 64000000 bytes or more, as in 160M", 2)
     if options.input and not os.path.isfile(options.input):
         fail(f"--input: {options.input} is not a file", 2)
     if options.throttled and not places.can_throttle():
@@ -537,4 +546,10 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+        sys.stdout.flush()
+    except OSError as error:
+        # Else the interpreter tries to write the rest once more when it ends.
+        sys.stdout = None
+        fail(f"the output could not be written: {error}")

@@ -13,6 +13,7 @@ h1, h2 { font-weight: normal }
 table { border-collapse: collapse; width: 100%; font: 13px/1.4 sans-serif; margin: .5em 0 2em }
 td, th { text-align: right; padding: .25em .6em; border-bottom: 1px solid #ddd }
 td:first-child, th:first-child { text-align: left }
+.wide { overflow-x: auto } /* a table scrolls by itself on a narrow screen */
 .note { color: #666; font-size: 13px } svg { width: 100%; height: auto }"""
 COLOURS = ["#1b6ca8", "#4aa3df", "#7f8c8d", "#c0392b", "#e67e22", "#16a085", "#8e44ad"]
 
@@ -106,7 +107,7 @@ def number(value):
 def table(entries):
     reference = next((entry["median"] for entry in entries if entry["target"] == "tmpfs"), None)
     lines = [
-        "<table><tr><th></th><th>median</th><th>least</th><th>most</th><th>&times; tmpfs</th>"
+        "<div class='wide'><table><tr><th></th><th>median</th><th>least</th><th>most</th><th>&times; tmpfs</th>"
         "<th>own processor time</th><th>machine busy</th></tr>"
     ]
     for entry in entries:
@@ -120,7 +121,7 @@ def table(entries):
             f"{statistics.median(entry['busy']) * 100:.0f} %" if entry["busy"] else "",
         ]
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    return "\n".join(lines) + "</table>"
+    return "\n".join(lines) + "</table></div>"
 
 
 def choose(rows, texts):
@@ -139,12 +140,13 @@ def parse():
     options = parser.parse_args()
     if options.help:
         print(HELP, end="")
-        sys.exit(0)
     return options
 
 
 def main():
     options = parse()
+    if options.help:
+        return
     try:
         results = json.load(sys.stdin)
         rows = results["rows"]
@@ -202,5 +204,16 @@ def main():
     print("</html>")
 
 
+def main_with_output():
+    """A page of which a part is missing, because the disk is full, is an error; it needs no traceback."""
+    try:
+        main()
+        sys.stdout.flush()
+    except OSError as error:
+        # Else the interpreter tries to write the rest once more when it ends.
+        sys.stdout = None
+        sys.exit(f"nram bench report: the standard output could not be written: {error.strerror}")
+
+
 if __name__ == "__main__":
-    main()
+    main_with_output()

@@ -103,6 +103,10 @@ nlohmann::json ToJson(const BenchRow& row) {
           {"ok", row.ok()}};
 }
 
+absl::Status NoSuchRow(const std::string& only) {
+  return absl::InvalidArgumentError(absl::StrCat("--only: no row's name contains \"", only, "\""));
+}
+
 absl::Status RunPool(const BenchFlags& options, const std::string& directory) {
   const std::string sleeping_dir = absl::StrCat(directory, "/sleeping");
   const std::string spinning_dir = absl::StrCat(directory, "/spinning");
@@ -132,7 +136,8 @@ absl::Status RunPool(const BenchFlags& options, const std::string& directory) {
     if (!options.json) PrintRow(row);
     rows.push_back(ToJson(row));
   }));
-  if (options.json) std::cout << rows.dump(2) << std::endl;
+  if (rows.empty()) return NoSuchRow(options.only);
+  if (options.json) PrintJson(rows);
   return absl::OkStatus();
 }
 
@@ -182,13 +187,11 @@ absl::Status RunTls(const BenchFlags& options, const std::string& directory) {
         "[min max]", "mark", "plain, ratio");
   }
   NRAM_RETURN_IF_ERROR(RunTlsBench(plain.get(), tls.get(), bench, [&](const BenchRow& row) {
-    if (!options.json) {
-      PrintRow(row);
-    } else {
-      rows.push_back(ToJson(row));
-    }
+    if (!options.json) PrintRow(row);
+    rows.push_back(ToJson(row));
   }));
-  if (options.json) std::cout << rows.dump(2) << std::endl;
+  if (rows.empty()) return NoSuchRow(options.only);
+  if (options.json) PrintJson(rows);
   return absl::OkStatus();
 }
 
@@ -207,7 +210,7 @@ absl::Status RunLoad(const BenchFlags& options, const std::string& directory) {
   const LoadBenchOptions load{static_cast<int>(options.clients), static_cast<int>(options.seconds), servers[0].pid};
   NRAM_ASSIGN_OR_RETURN(const LoadBenchResult result, RunLoadBench(pool, load));
   if (options.json) {
-    std::cout << nlohmann::json{{"operations", result.operations},
+    const nlohmann::json out = {{"operations", result.operations},
                                 {"bytes", result.bytes},
                                 {"errors", result.errors},
                                 {"wrong", result.wrong_bytes},
@@ -215,9 +218,8 @@ absl::Status RunLoad(const BenchFlags& options, const std::string& directory) {
                                 {"idle_p99_us", result.idle_p99_us},
                                 {"loaded_p50_us", result.loaded_p50_us},
                                 {"loaded_p99_us", result.loaded_p99_us},
-                                {"resident_bytes", result.resident_bytes}}
-                     .dump(2)
-              << std::endl;
+                                {"resident_bytes", result.resident_bytes}};
+    PrintJson(out);
   } else {
     printf("%d connections, 512 bytes to 1 MiB each way, %lld s: %llu operations, %s, %llu errors, %llu wrong\n",
            2 * load.clients + 2, static_cast<long long>(options.seconds),
@@ -247,10 +249,7 @@ int RunApart(absl::FunctionRef<int()> run) {
   absl::StatusOr<Subprocess> child = Subprocess::StartFunction(
       [&] {
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        const int code = run();
-        fflush(stdout);
-        std::cout << std::flush;
-        return code;
+        return FinishOutput(run(), "nram bench");
       },
       options);
   std::optional<Subprocess::Ended> ended;

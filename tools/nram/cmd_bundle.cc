@@ -54,8 +54,9 @@ class Folder {
  public:
   static absl::StatusOr<Folder> Make() {
     const char* const given = std::getenv("TMPDIR");
-    std::string pattern = absl::StrCat(given == nullptr || *given == '\0' ? "/tmp" : given, "/nram-bundle.XXXXXX");
-    if (mkdtemp(pattern.data()) == nullptr) return ErrnoStatus(errno, absl::StrCat("create ", pattern));
+    const std::string place = given == nullptr || *given == '\0' ? "/tmp" : given;
+    std::string pattern = place + "/nram-bundle.XXXXXX";
+    if (mkdtemp(pattern.data()) == nullptr) return ErrnoStatus(errno, "create a directory in " + place);
     return Folder(pattern);
   }
   Folder(Folder&& other) noexcept : path_(std::exchange(other.path_, "")) {}
@@ -71,22 +72,35 @@ class Folder {
   std::string path_;
 };
 
-// The output of a program on both streams, and how it ended. It has kProgramMs.
-std::string OutputOf(const std::vector<std::string>& words, const std::string& scratch) {
+struct Output {
+  std::string out;
+  std::string errors;  // with the program's end, if that was not a good one
+};
+
+// The output of a program, which has kProgramMs.
+Output OutputOf(const std::vector<std::string>& words, const std::string& scratch) {
+  const std::string scratch_errors = scratch + ".errors";
   const UniqueFd out(open(scratch.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  const UniqueFd err(open(scratch_errors.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   const UniqueFd in(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!out.valid() || !in.valid()) return "(it could not be run)\n";
+  if (!out.valid() || !err.valid() || !in.valid()) return {"", "(it could not be run)\n"};
   SubprocessOptions how;
   how.in = in.get();
-  how.out = how.err = out.get();
+  how.out = out.get();
+  how.err = err.get();
   how.close_others = true;
   auto program = Subprocess::Start(words, how);
-  if (!program.ok()) return absl::StrCat("(it could not be run: ", program.status().message(), ")\n");
+  if (!program.ok()) return {"", absl::StrCat("(it could not be run: ", program.status().message(), ")\n")};
   const auto ended = program->WaitUntil(DeadlineAfterMs(kProgramMs));
-  const std::string text = ReadFile(scratch).value_or("");
+  Output output{ReadFile(scratch).value_or(""), ReadFile(scratch_errors).value_or("")};
   unlink(scratch.c_str());
-  if (!ended.has_value()) return absl::StrCat(text, "(it did not end in ", kProgramMs / 1000, " s)\n");
-  return ended->ok() ? text : absl::StrCat(text, "(exit code ", ended->code, ", signal ", ended->signal, ")\n");
+  unlink(scratch_errors.c_str());
+  if (!ended.has_value()) {
+    absl::StrAppend(&output.errors, "(it did not end in ", kProgramMs / 1000, " s)\n");
+  } else if (!ended->ok()) {
+    absl::StrAppend(&output.errors, "(exit code ", ended->code, ", signal ", ended->signal, ")\n");
+  }
+  return output;
 }
 
 // The output of this program's commands about the pool and this machine's doors.
@@ -96,8 +110,10 @@ absl::Status AddCommands(const BundleFlags& flags, const std::string& folder) {
     std::vector<std::string> command = {"/proc/self/exe"};
     command.insert(command.end(), words.begin(), words.end());
     if (!flags.pool.empty() && words[0] != "doctor" && words[0] != "swaps") command.push_back("--pool=" + flags.pool);
-    const std::string text = OutputOf(command, folder + "/scratch");
-    NRAM_RETURN_IF_ERROR(AddFile(folder, absl::StrCat("commands/", words[0], ".json"), text));
+    const Output output = OutputOf(command, folder + "/scratch");
+    const std::string name = absl::StrCat("commands/", words[0]);
+    NRAM_RETURN_IF_ERROR(AddFile(folder, name + ".json", output.out));
+    if (!output.errors.empty()) NRAM_RETURN_IF_ERROR(AddFile(folder, name + ".errors.txt", output.errors));
   }
   return absl::OkStatus();
 }
@@ -173,8 +189,8 @@ absl::Status AddLogs(const std::string& folder) {
     NRAM_RETURN_IF_ERROR(AddFile(folder, "logs/" + name, EndOf(path)));
   }
   if (access("/run/systemd/system", F_OK) != 0) return absl::OkStatus();
-  const std::string journal = OutputOf({"journalctl", "--no-pager", "-n", "2000", "-u", "nram-*"}, folder + "/scratch");
-  return AddFile(folder, "logs/journal.txt", LastOf(journal, kLogBytesMax));
+  const Output journal = OutputOf({"journalctl", "--no-pager", "-n", "2000", "-u", "nram-*"}, folder + "/scratch");
+  return AddFile(folder, "logs/journal.txt", LastOf(journal.out + journal.errors, kLogBytesMax));
 }
 
 absl::Status AddFacts(const std::string& folder) {

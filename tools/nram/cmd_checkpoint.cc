@@ -278,8 +278,8 @@ with manifest.json), and checks every MiB against its checksum. Programs then at
 region by its name. Fails if a region of that name exists. The state is also published
 again, with its step, header and arrays, until it is dropped.
 
-The regions have no owner and are listed as orphans: nram regions --destroy=orphans destroys
-them.
+The regions have no owner and are listed as orphans: nram regions --destroy=NAME destroys one,
+with its versions.
 
 )",
                                       R"(

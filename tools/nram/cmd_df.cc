@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <map>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/units.h"
 #include "client/pool/placement.h"
 #include "nlohmann/json.hpp"
@@ -37,6 +37,7 @@ struct Total {
   uint64_t lendable_bytes = 0;
   uint64_t idle_bytes = 0;
   int silent = 0;
+  int with_quota = 0;  // servers at which this client's tenant has a quota
 };
 
 // Servers on one host share its memory: it is counted once, and each of them has set its own unused donation aside.
@@ -57,6 +58,9 @@ Total Sum(absl::Span<const absl::StatusOr<ServerStatistics>> answers) {
     total.capacity.reserved_bytes += capacity.reserved_bytes;
     total.capacity.free_bytes += capacity.free_bytes;
     total.capacity.overhead_bytes += capacity.overhead_bytes;
+    total.capacity.quota_bytes += capacity.quota_bytes;
+    total.capacity.quota_used_bytes += capacity.quota_used_bytes;
+    total.with_quota += capacity.quota_bytes > 0;
     Host& host = hosts[answer->host.boot_id];
     host.available = answer->host.available_bytes;
     host.idle = answer->host.idle_bytes;
@@ -72,15 +76,20 @@ Total Sum(absl::Span<const absl::StatusOr<ServerStatistics>> answers) {
 }
 
 nlohmann::json ToJson(const ServerCapacity& capacity) {
-  return {{"donated_bytes", capacity.donated_bytes},
-          {"used_bytes", capacity.used_bytes},
-          {"promised_bytes", capacity.reserved_bytes},
-          {"free_bytes", capacity.free_bytes},
-          {"overhead_bytes", capacity.overhead_bytes}};
+  nlohmann::json sizes = {{"donated_bytes", capacity.donated_bytes},
+                          {"used_bytes", capacity.used_bytes},
+                          {"reserved_bytes", capacity.reserved_bytes},
+                          {"free_bytes", capacity.free_bytes},
+                          {"overhead_bytes", capacity.overhead_bytes}};
+  if (capacity.quota_bytes > 0) {
+    sizes["quota_bytes"] = capacity.quota_bytes;
+    sizes["quota_used_bytes"] = capacity.quota_used_bytes;
+  }
+  return sizes;
 }
 
-int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::StatusOr<ServerStatistics>> answers,
-              const Total& total, const FoundMembers& where) {
+int PrintTotalInJson(absl::Span<const PoolMember> members, absl::Span<const absl::StatusOr<ServerStatistics>> answers,
+                     const Total& total, const FoundMembers& where) {
   nlohmann::json donors = nlohmann::json::array();
   for (size_t i = 0; i < members.size(); ++i) {
     nlohmann::json donor = {{"address", members[i].endpoint.ToString()}, {"answers", answers[i].ok()}};
@@ -114,7 +123,7 @@ int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::Statu
                               {"total", sum},
                               {"copies", CopiesToJson(SumOfCopies(answers))},
                               {"members", MembersToJson(where)}};
-  std::cout << out.dump(2) << std::endl;
+  PrintJson(out);
   return total.silent == 0 ? 0 : 1;
 }
 
@@ -139,8 +148,8 @@ void TellSilent(StatisticsAnswers answers, int silent) {
     if (!IsOfTrust(answer.status()) || ++told > kRefusalsToldMax) continue;
     fprintf(stderr, "nram df: %s\n", std::string(answer.status().message()).c_str());
   }
-  fprintf(stderr, "nram df: %d of %zu servers do not answer or refuse this client; the total is without them\n",
-          silent, answers.size());
+  fprintf(stderr, "nram df: %d of %zu servers do not answer or refuse this client; the total is without them\n", silent,
+          answers.size());
 }
 
 int Run(DfFlags& options, const Invocation&) {
@@ -149,7 +158,7 @@ int Run(DfFlags& options, const Invocation&) {
   if (!members.ok()) return ToExitCode(members.status(), "nram df");
   const auto answers = AskStatistics(*members);
   const Total total = Sum(answers);
-  if (options.json) return PrintJson(*members, answers, total, where);
+  if (options.json) return PrintTotalInJson(*members, answers, total, where);
 
   const auto size = [&](uint64_t bytes) { return options.bytes ? absl::StrCat(bytes) : FormatByteSize(bytes); };
   size_t width = 5;
@@ -159,8 +168,11 @@ int Run(DfFlags& options, const Invocation&) {
   for (size_t i = 0; i < members->size(); ++i) {
     const std::string name = (*members)[i].endpoint.ToString();
     if (!answers[i].ok()) {
-      printf("%-*s %s\n", static_cast<int>(width), name.c_str(),
-             IsOfTrust(answers[i].status()) ? "cannot be used by this client" : "does not answer");
+      absl::string_view why = answers[i].status().message();
+      absl::ConsumePrefix(&why, absl::StrCat("memory server ", name, ": "));
+      printf("%-*s %s: %s\n", static_cast<int>(width), name.c_str(),
+             IsOfTrust(answers[i].status()) ? "cannot be used by this client" : "does not answer",
+             std::string(why).c_str());
       continue;
     }
     const ServerCapacity& at = answers[i]->capacity;
@@ -176,6 +188,10 @@ int Run(DfFlags& options, const Invocation&) {
   const CopyHosts hosts = HostsOf(answers);
   if (hosts.rooms.size() > 1) {
     printf("\nusable with two copies on different hosts: %s\n", size(hosts.UsableBytes(2)).c_str());
+  }
+  if (total.with_quota > 0) {
+    printf("\nquota of this client's tenant at %d of %zu servers: %s, of which %s are used\n", total.with_quota,
+           answers.size(), size(total.capacity.quota_bytes).c_str(), size(total.capacity.quota_used_bytes).c_str());
   }
   PrintCopies(SumOfCopies(answers));
   PrintMembers(where, answers.size());
@@ -203,12 +219,13 @@ Shows, for each donor and in total:
 
 FREE is raw room: a page with two copies takes two pages of it, on different hosts. If the
 pool has two or more hosts, one line shows the room for data with two copies, without draining
-servers. Then nram df lists the spans with several copies by their state, as nram status does.
-The last line shows the source of the list of donors and its age.
+servers. Where the access rules give this client's tenant a quota, a line shows it and its use;
+FREE does not heed it. Then nram df lists the spans with several copies by their state, as nram
+status does. The last line shows the source of the list of donors and its age.
 
 "pressed": the donor needs its memory, or has needed it within the last 30 s. While the server
-asks its clients for memory, FREE is 0 and no new pages are placed there. After that, the
-server is the last choice for new pages (docs/giving-back.md).
+asks its clients for memory, FREE is 0 and no new spans are placed there. After that, the
+server is the last choice for new spans (docs/giving-back.md).
 
 )",
                                  R"(

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <iostream>
+#include <iterator>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
@@ -25,17 +25,11 @@
 #include "swap/swap_guard.h"
 #include "tools/nram/command.h"
 #include "tools/nram/copies_report.h"
+#include "tools/nram/doors.h"
+#include "tools/nram/mounts.h"
 
 namespace nram {
 namespace {
-
-enum class Verdict { kGood, kAdvice, kBad };
-
-struct Finding {
-  Verdict verdict;
-  std::string what;
-  std::string why;  // and what to change; "" if it is good
-};
 
 // 0 if the file or the field is not there.
 uint64_t FieldOf(const std::string& path, absl::string_view field) {
@@ -88,30 +82,14 @@ Finding CheckBackup(const std::vector<SwapArea>& areas) {
           "swapon --priority 0 DEVICE"};
 }
 
-// The lowest limit of the process's memory cgroup and the groups above it (v1 or v2), including the limit above which
-// the group is slowed down (memory.high). 0: there is none.
+// The lowest limit of the process's memory cgroup and the groups above it, including the limit above which the group is
+// slowed down (memory.high). 0: there is none.
 uint64_t CgroupLimit(const std::string& process) {
-  const auto groups = ReadFile(process + "/cgroup");
-  uint64_t lowest = 0;
-  for (const absl::string_view line : absl::StrSplit(groups.ok() ? *groups : "", '\n')) {
-    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (parts.size() < 3 || (!parts[1].empty() && parts[1] != "memory")) continue;
-    const std::string mount = parts[1].empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    // Up to the topmost group, which may be a container's.
-    std::string path = parts[2] == "/" ? "" : parts[2];
-    while (true) {
-      for (const char* file : {"/memory.limit_in_bytes", "/memory.max", "/memory.high"}) {
-        const uint64_t limit = ReadNumber(absl::StrCat(mount, path, file)).value_or(0);
-        if (limit > 0 && (lowest == 0 || limit < lowest)) lowest = limit;
-      }
-      if (path.empty()) break;
-      path.resize(std::min(path.rfind('/'), path.size() - 1));
-    }
-  }
-  return lowest;
+  return LowestInCgroups(process, {"/memory.limit_in_bytes", "/memory.max", "/memory.high"}).value_or(0);
 }
 
-Finding CheckServers(StatisticsAnswers answers, const std::string& whose) {
+// `of_swap`: the pool is a swap area's.
+Finding CheckServers(StatisticsAnswers answers, const std::string& whose, bool of_swap) {
   size_t away = 0, own = 0, pretending = 0;
   for (const auto& answer : answers) {
     if (!answer.ok()) {
@@ -132,8 +110,12 @@ Finding CheckServers(StatisticsAnswers answers, const std::string& whose) {
             "their pages are lost or delayed; `nram df` lists the servers"};
   }
   if (own > 0) {
-    return {Verdict::kAdvice, absl::StrCat(whose, own, " of ", answers.size(), " servers run on this machine"),
-            "swapping to them frees none of its RAM"};
+    return {of_swap ? Verdict::kBad : Verdict::kAdvice,
+            absl::StrCat(whose, own, " of ", answers.size(), " servers run on this machine"),
+            of_swap
+                ? "swapping to them frees none of its RAM, and a server that is swapped out to itself loses all that "
+                  "it stores: nram swapoff, and nram swapon with --pool= of servers on other machines"
+                : "data there frees none of this machine's RAM; nram swapon refuses them"};
   }
   if (pretending > 0) {
     return {Verdict::kAdvice, absl::StrCat(whose, pretending, " of ", answers.size(), " servers use --pretend-host"),
@@ -144,7 +126,7 @@ Finding CheckServers(StatisticsAnswers answers, const std::string& whose) {
 
 // When the certificates end that this machine has: a client's, a server's.
 void CheckCertificates(std::vector<Finding>* findings) {
-  constexpr int64_t kSecondsPerDay = 86'400;
+  constexpr int64_t kSoonS = 30 * 86'400;
   const char* const named = std::getenv(kTlsDirVariable);
   const std::string directory = named != nullptr && *named != '\0' ? named : kTlsDirDefault;
   for (const char* const name : {"client.pem", "server.pem", "tls.crt"}) {
@@ -152,17 +134,18 @@ void CheckCertificates(std::vector<Finding>* findings) {
     const absl::StatusOr<std::string> pem = ReadFile(path);
     const absl::StatusOr<int64_t> ends_s = pem.ok() ? ExpiryOf(*pem) : pem.status();
     if (!pem.ok()) continue;
-    const int64_t days = ends_s.ok() ? (*ends_s - time(nullptr)) / kSecondsPerDay : 0;
+    const int64_t left_s = ends_s.ok() ? *ends_s - time(nullptr) : 0;
     if (!ends_s.ok()) {
       findings->push_back(
           {Verdict::kBad, absl::StrCat(path, " cannot be used"), std::string(ends_s.status().message())});
-    } else if (*ends_s <= time(nullptr)) {
-      findings->push_back({Verdict::kBad, absl::StrCat(path, " has expired"), "make a new one: nram keygen"});
-    } else if (days < 30) {
-      findings->push_back({Verdict::kAdvice, absl::StrCat(path, " expires in ", days, " days"),
+    } else if (left_s <= 0) {
+      findings->push_back({Verdict::kBad, absl::StrCat(path, " has expired"),
+                           "make a new one with `nram keygen` and copy it; no restart is needed"});
+    } else if (left_s < kSoonS) {
+      findings->push_back({Verdict::kAdvice, absl::StrCat(path, " expires in ", FormatTimeLeft(left_s)),
                            "make a new one with `nram keygen` and copy it; no restart is needed"});
     } else {
-      findings->push_back({Verdict::kGood, absl::StrCat(path, " is good for ", days, " days"), ""});
+      findings->push_back({Verdict::kGood, absl::StrCat(path, " is good for ", FormatTimeLeft(left_s)), ""});
     }
   }
 }
@@ -212,7 +195,7 @@ void CheckLeaving(absl::Span<const PoolMember> members, StatisticsAnswers answer
   }
 }
 
-void CheckPool(const std::string& pool, const std::string& tls_dir, const std::string& whose,
+void CheckPool(const std::string& pool, const std::string& tls_dir, const std::string& whose, bool of_swap,
                std::vector<Finding>* findings) {
   const auto members = OpenMembers(pool, tls_dir);
   if (!members.ok()) {
@@ -223,7 +206,7 @@ void CheckPool(const std::string& pool, const std::string& tls_dir, const std::s
     return;
   }
   const auto answers = AskStatistics(*members);
-  findings->push_back(CheckServers(answers, whose));
+  findings->push_back(CheckServers(answers, whose, of_swap));
   CheckCopies(answers, whose, findings);
   CheckLeaving(*members, answers, whose, findings);
 }
@@ -259,12 +242,11 @@ void CheckSpareRoom(const SwapArea& area, std::vector<Finding>* findings) {
        absl::StrCat(area.name, ": ",
                     good ? "the other servers have room for a dead server's share"
                          : "the other servers have no room for a dead server's share"),
-       good
-           ? ""
-           : absl::StrCat(area.copies == 1 ? "when a server dies, writes to its slots fail until nram swapoff; donate "
-                                           : "when a server dies, there is no room for new copies of its pages; "
-                                             "donate ",
-                          FormatByteSize(share_bytes), " more than the area on other machines")});
+       good ? ""
+            : absl::StrCat(area.copies == 1 ? "when a server dies, writes to its slots fail until nram swapoff; donate "
+                                            : "when a server dies, there is no room for new copies of its pages; "
+                                              "donate ",
+                           FormatByteSize(share_bytes), " more than the area on other machines")});
 }
 
 bool HasGuard(int daemon_pid) {
@@ -304,14 +286,16 @@ void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
       limited ? absl::StrCat("its memory cgroup allows ", FormatByteSize(limit)) : "no memory cgroup limits it",
       absl::StrCat("it shares the limit with the programs that swap: echo ", area.daemon_pid,
                    " into the cgroup.procs of one without a limit"));
-  if (!area.pool.empty()) CheckPool(area.pool, area.tls_dir, area.name + ": ", findings);
+  if (!area.pool.empty()) CheckPool(area.pool, area.tls_dir, area.name + ": ", /*of_swap=*/true, findings);
   if (!area.pool.empty()) CheckSpareRoom(area, findings);
 }
 
 struct DoctorFlags {
+  std::string pool;
   bool json = false;
 
   void Register(ArgParser* parser) {
+    parser->String("pool", &pool, kPoolFlag);
     RegisterTlsDir(parser);
     parser->Switch("json", &json, {"", "the findings in JSON"});
   }
@@ -323,12 +307,17 @@ int Run(DoctorFlags& flags, const Invocation& given) {
   if (words.size() > 1 || (words.size() == 1 && words[0] != "swap")) {
     return ToExitCode(absl::InvalidArgumentError("expected nram doctor or nram doctor swap"), "nram doctor");
   }
-  const std::vector<SwapArea> areas = FindSwaps();
-  std::vector<Finding> findings;
-  // The pool of each area is checked with it; here, the pool that commands find.
-  if (areas.empty() || ChoosePoolSpec("").ok()) CheckPool("", "", "", &findings);
-  CheckCertificates(&findings);
+  // First, while this process has one thread.
+  std::vector<Finding> findings = CheckDoors();
   findings.push_back(CheckFastWake());
+  std::vector<std::string> mounts;
+  for (const MountPoint& mount : FindMounts("self")) mounts.push_back(mount.directory);
+  absl::c_move(CheckMounts(mounts, kAskTimeoutMs), std::back_inserter(findings));
+  absl::c_move(CheckServersHere(), std::back_inserter(findings));
+  const std::vector<SwapArea> areas = FindSwaps();
+  // The pool of each area is checked with it; here, the pool that commands find.
+  if (areas.empty() || ChoosePoolSpec(flags.pool).ok()) CheckPool(flags.pool, "", "", /*of_swap=*/false, &findings);
+  CheckCertificates(&findings);
   if (!areas.empty() || !words.empty()) {
     findings.push_back(CheckReserve(FieldOf("/proc/meminfo", "MemTotal") * kKiB));
     findings.push_back(CheckBoost());
@@ -347,31 +336,32 @@ int Run(DoctorFlags& flags, const Invocation& given) {
              finding.why.c_str(), finding.why.empty() ? "" : "\n");
     }
   }
-  if (flags.json) std::cout << out.dump(2) << std::endl;
+  if (flags.json) PrintJson(out);
   return code;
 }
 
 }  // namespace
 
 Command DoctorCommand() {
-  return DefineCommand<DoctorFlags>(
-      {"doctor", "check the setup of this machine", R"(usage: nram doctor [swap] [flags]
+  return DefineCommand<DoctorFlags>({"doctor", "check the setup of this machine", R"(usage: nram doctor [swap] [flags]
 
-Checks the pool as seen from here; its copies (can a host fail without loss, which spans lack
-copies or are lost, and why); servers that are being emptied; certificates; and this user's right
-to keep processors awake. With the word swap, or if there are swap areas, it also checks the
+Checks what this user may do here: mount, use the memory API and nram run, lock keys for sealed
+pages, keep processors awake. Checks whether mounts answer, whether memory servers of this machine
+may be swapped out, and certificates. Checks the pool as seen from here; its copies (can a host
+fail without loss, which spans lack copies or are lost, and why); and servers that are being
+emptied. With the word swap, or if there are swap areas, it also checks the
 safety of a machine that swaps to them: the kernel's reserve of free memory, other swap of lower
 priority, and the areas' daemons. Prints what to change, and why. Changes nothing.
 
 Running clients report the copies. Data with one copy is lost with its server.
 
 )",
-       R"(
+                                     R"(
 Exit code 1 if a finding is bad; advice does not count.
 
 example: nram doctor swap
 )"},
-      Words::kAny, &Run);
+                                    Words::kAny, &Run);
 }
 
 }  // namespace nram

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
-#include <iostream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -86,13 +85,17 @@ absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool sh
     }
     *left = CounterOf(*statistics, "pages");
     // Spans that hold nothing yet, but have room reserved, move too.
+    const uint64_t reserved = MovingReserved(*statistics);
     uint64_t moving = 0;
     for (const CopiesReport& client : statistics->copies) moving += client.moving;
     most = std::max(most, *left);
-    if (*left + moving < least) {
-      least = *left + moving;
+    if (*left + reserved < least) {
+      least = *left + reserved;
       moved_ns = MonotonicNs();
     }
+    // Nothing is there any more: a client that still tells of moves does not keep the operator waiting for ever.
+    const bool is_over = MonotonicNs() - moved_ns > kStuckMs * kNsPerMs;
+    if (is_over && *left == 0 && reserved == 0) moving = 0;
     if (shows && most > 0) {
       fprintf(stderr, "\r%s: %3.0f %% moved, %s left   ", name.c_str(),
               100.0 * static_cast<double>(most - *left) / static_cast<double>(most),
@@ -100,7 +103,7 @@ absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool sh
       if (*left == 0 && moving == 0) fprintf(stderr, "\n");
     }
     if (*left == 0 && moving == 0) return absl::OkStatus();
-    if (MonotonicNs() - moved_ns > kStuckMs * kNsPerMs) {
+    if (is_over) {
       if (shows) fprintf(stderr, "\n");
       return absl::FailedPreconditionError(absl::StrCat(
           name, " still holds ", FormatByteSize(*left * kPageBytes), ", and nothing has moved for ", kStuckMs / 1000,
@@ -114,7 +117,15 @@ absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool sh
 }
 
 int RunDrain(DrainFlags& options, const Invocation& given) {
-  const auto fail = [](const absl::Status& status) { return ToExitCode(status, "nram drain"); };
+  nlohmann::json out = nlohmann::json::array();
+  // The servers before the one that failed are done, and told of.
+  const auto fail = [&](const absl::Status& status) {
+    if (options.json && !absl::IsInvalidArgument(status)) {
+      out.push_back({{"error", std::string(status.message())}});
+      PrintJson(out);
+    }
+    return ToExitCode(status, "nram drain");
+  };
   if (given.words.empty()) {
     return fail(absl::InvalidArgumentError("expected a server as host:port, as nram df shows it"));
   }
@@ -123,7 +134,6 @@ int RunDrain(DrainFlags& options, const Invocation& given) {
   }
   const bool shows = isatty(STDERR_FILENO) != 0;
   if (options.move) CatchSignals();
-  nlohmann::json out = nlohmann::json::array();
   std::string leaving;
   for (const std::string& word : given.words) {
     const auto endpoint = ParseEndpoint(word, kDefaultServerPort);
@@ -157,7 +167,7 @@ int RunDrain(DrainFlags& options, const Invocation& given) {
              FormatByteSize(used).c_str());
     }
   }
-  if (options.json) std::cout << out.dump(2) << std::endl;
+  if (options.json) PrintJson(out);
   return 0;
 }
 

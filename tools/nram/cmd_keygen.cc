@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "base/tls/authority.h"
+#include "base/tls/context.h"
 #include "tools/nram/command.h"
 
 namespace nram {
@@ -54,7 +55,7 @@ struct KeygenFlags {
                    {"FILE",
                     "derive the authority from the secret in FILE, 32 bytes or more, and from\n"
                     "--purpose: machines with the same file make certificates of the same\n"
-                    "authority. Its key is not written"});
+                    "authority. Its key is not written. Other users must not be able to read FILE"});
     parser->String("purpose", &purpose, {"TEXT", "for --secret: one authority for each, as in job-1234"});
     parser->Integer("days", 1, kDaysMax, &days, {"N", "days until the certificates expire (default: 365)"});
   }
@@ -69,6 +70,7 @@ absl::StatusOr<Authority> ReadAuthority(const std::string& directory) {
 }
 
 absl::StatusOr<Authority> DeriveAuthority(const std::string& file, const std::string& purpose) {
+  NRAM_RETURN_IF_ERROR(CheckKeyMode(file));
   NRAM_ASSIGN_OR_RETURN(const std::string secret, ReadFile(file));
   absl::StatusOr<Authority> authority = Authority::Derive("nram-authority", secret, purpose);
   if (!authority.ok()) return Annotate(authority.status(), file);
@@ -193,14 +195,16 @@ Command KeygenCommand() {
   return DefineCommand<KeygenFlags>({"keygen", "make certificates for a pool",
                                      R"(usage: nram keygen DIR [flags]
 
-Makes a small certificate authority in DIR (ca.pem, ca.key), and with it a certificate for servers (server.pem,
-server.key) and one for clients (client.pem, client.key). If the authority exists, it is kept and new certificates are
-made: run this command again to renew them. Servers and clients use changed files without a restart.
+Makes a small certificate authority in DIR (ca.pem, ca.key), and with it a certificate for servers
+(server.pem, server.key) and one for clients (client.pem, client.key). If the authority exists, it
+is kept and new certificates are made: run this command again to renew them. Servers and clients
+use changed files without a restart.
 
 )",
                                      R"(
-You may use your own authority: servers and clients also accept ca.crt, tls.crt and tls.key, as cert-manager writes
-them. A server's certificate needs "server auth" and the names that clients dial.
+You may use your own authority: servers and clients also accept ca.crt, tls.crt and tls.key, as
+cert-manager writes them. A server's certificate needs "server auth" and the names that clients
+dial.
 
 example: nram keygen ~/pool-keys --host=node1 --host=node2 --host=10.0.0.7
          nram keygen ~/bobs-keys --authority=$HOME/pool-keys --client=bob

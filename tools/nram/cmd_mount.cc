@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,16 +46,20 @@ constexpr int64_t kLookForOthersMs = 1'000;
 constexpr size_t kNamedMax = 5;  // of many that a message could name
 constexpr size_t kStateNameBytes = 100;
 
-// The absolute path, also of a mount point that cannot be looked at because its daemon is gone.
-std::string Resolve(const std::string& directory) {
-  char resolved[PATH_MAX];
-  if (realpath(directory.c_str(), resolved) != nullptr) return resolved;
+// The absolute path, also of a mount point that cannot be looked at because its daemon is gone. DEADLINE_EXCEEDED: the
+// path leads through a filesystem whose daemon stands still.
+absl::StatusOr<std::string> Resolve(const std::string& directory) {
   std::string path = directory;
+  // With a slash at the end, the kernel would ask the daemon of the mount point itself.
   while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const auto resolved = ResolvePath(path, kAskTimeoutMs);
+  if (resolved.ok() || absl::IsDeadlineExceeded(resolved.status())) return resolved;
   const size_t slash = path.rfind('/');
-  const std::string above = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
-  if (realpath(above.c_str(), resolved) == nullptr) return path;
-  return absl::StrCat(resolved, resolved == std::string("/") ? "" : "/", path.substr(slash + 1));
+  const auto above =
+      ResolvePath(slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1)), kAskTimeoutMs);
+  if (absl::IsDeadlineExceeded(above.status())) return above;
+  if (!above.ok()) return path;
+  return absl::StrCat(*above, *above == "/" ? "" : "/", path.substr(slash + 1));
 }
 
 // The log, or the file with the process id, of a mount at `directory`.
@@ -67,31 +71,55 @@ std::string StateFile(const std::string& directory, absl::string_view suffix) {
   return absl::StrCat(LocalStateDir(), "/mount", name, ".", absl::Hex(crc, absl::kZeroPad8), ".", suffix);
 }
 
-// Paths may be any bytes.
-std::string Dump(const nlohmann::json& json) {
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+// The daemon of the mount at `directory`, as its file says; 0: unknown.
+int DaemonOf(const std::string& directory) {
+  int pid = 0;
+  if (const auto text = ReadFile(StateFile(directory, "pid")); text.ok()) (void)absl::SimpleAtoi(*text, &pid);
+  return pid;
+}
+
+std::string KillAdvice(int pid) {
+  return pid == 0 ? "" : absl::StrCat("; `kill -9 ", pid, "` ends it, and its files are then gone");
+}
+
+// Why a mount's room is not known.
+std::string WhyUnknown(const std::string& directory, int error) {
+  if (error == ETIMEDOUT) {
+    const int pid = DaemonOf(directory);
+    return absl::StrCat("its daemon", pid == 0 ? "" : absl::StrCat(" (pid ", pid, ")"), " does not answer",
+                        KillAdvice(pid));
+  }
+  if (error == EACCES || error == EPERM)
+    return "no room is visible: it is another user's, or no server of its pool answers";
+  if (error == ENOTCONN || error == ECONNABORTED) {
+    return absl::StrCat("its daemon is gone; `nram umount ", directory, "` removes it");
+  }
+  return strerror(error);
 }
 
 int ListMounts(bool json) {
   const std::vector<MountPoint> mounts = FindMounts("self");
   nlohmann::json out = nlohmann::json::array();
   if (!json && mounts.empty()) printf("Nothing is mounted. Use `nram mount DIRECTORY`.\n");
-  for (const MountPoint& mount : mounts) {
-    struct statvfs stat {};
-    const bool answers = statvfs(mount.directory.c_str(), &stat) == 0;
-    const uint64_t total = stat.f_blocks * stat.f_frsize;
-    const uint64_t free = stat.f_bavail * stat.f_frsize;
+  std::vector<std::string> directories;
+  for (const MountPoint& mount : mounts) directories.push_back(mount.directory);
+  const std::vector<MountRoom> rooms = AskRooms(directories, kAskTimeoutMs);
+  for (size_t i = 0; i < mounts.size(); ++i) {
+    const std::string& directory = directories[i];
+    // A user's mount answers root with zeros.
+    const int error = rooms[i].error == 0 && rooms[i].total_bytes == 0 ? EACCES : rooms[i].error;
     if (json) {
-      out.push_back({{"directory", mount.directory}, {"pool", mount.source}, {"answers", answers}});
-      if (answers) out.back().update({{"total_bytes", total}, {"free_bytes", free}});
-    } else if (answers) {
-      printf("%s: %s free of %s, pool %s\n", mount.directory.c_str(), FormatByteSize(free).c_str(),
-             FormatByteSize(total).c_str(), mount.source.c_str());
+      out.push_back({{"directory", directory}, {"pool", mounts[i].source}, {"answers", error == 0}});
+      if (error == 0) out.back().update({{"total_bytes", rooms[i].total_bytes}, {"free_bytes", rooms[i].free_bytes}});
+      if (error != 0) out.back()["error"] = WhyUnknown(directory, error);
+    } else if (error == 0) {
+      printf("%s: %s free of %s, pool %s\n", directory.c_str(), FormatByteSize(rooms[i].free_bytes).c_str(),
+             FormatByteSize(rooms[i].total_bytes).c_str(), mounts[i].source.c_str());
     } else {
-      printf("%s: its daemon is gone; `nram umount %s` removes it\n", mount.directory.c_str(), mount.directory.c_str());
+      printf("%s: %s\n", directory.c_str(), WhyUnknown(directory, error).c_str());
     }
   }
-  if (json) std::cout << Dump(out) << std::endl;
+  if (json) PrintJson(out);
   return 0;
 }
 
@@ -125,6 +153,21 @@ std::optional<bool> SealsPages(const FsdOptions& options) {
   return Pool::WouldSeal(pool);
 }
 
+// The daemon looks into the directory. It would wait for ever if the daemon of a filesystem there stands still.
+absl::Status CheckAnswers(const std::string& directory) {
+  const int error = AskRooms({directory}, kAskTimeoutMs)[0].error;
+  if (error != ETIMEDOUT) return absl::OkStatus();  // other errors are the daemon's to tell
+  return absl::UnavailableError(absl::StrCat(directory, ": ", WhyUnknown(directory, error)));
+}
+
+// The error of a daemon that did not start, as this command's own: exit codes and messages are the same.
+absl::Status WhyNotStarted(const HeardProgram& daemon) {
+  absl::string_view said = daemon.said;
+  absl::ConsumePrefix(&said, "nram-fsd: ");
+  if (daemon.ended.code == 2) return absl::InvalidArgumentError(said);
+  return absl::FailedPreconditionError(said.empty() ? "the daemon died while starting" : said);
+}
+
 int RunMount(MountFlags& flags, const Invocation& given) {
   auto& [options, json] = flags;
   const std::vector<std::string>& words = given.words;
@@ -132,7 +175,10 @@ int RunMount(MountFlags& flags, const Invocation& given) {
   if (words.size() > 1) {
     return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[1], "\"")), "nram mount");
   }
-  const std::string directory = Resolve(words[0]);
+  const absl::StatusOr<std::string> resolved = Resolve(words[0]);
+  if (!resolved.ok()) return ToExitCode(resolved.status(), "nram mount");
+  const std::string& directory = *resolved;
+  if (const absl::Status answers = CheckAnswers(directory); !answers.ok()) return ToExitCode(answers, "nram mount");
   const auto program = FindProgram("nram-fsd", "fsd", "NRAM_FSD");
   if (!program.ok()) return ToExitCode(program.status(), "nram mount");
   if (const absl::Status made = MakeStateDir(); !made.ok()) return ToExitCode(made, "nram mount");
@@ -144,23 +190,31 @@ int RunMount(MountFlags& flags, const Invocation& given) {
   }
   if (!given.parser.given("pid-file")) command.push_back("--pid-file=" + StateFile(directory, "pid"));
   for (const std::string& arg : given.args) {
-    if (arg != "--json") command.push_back(arg);
+    if (arg != "--json" && arg != "--no-json") command.push_back(arg);
   }
-  absl::StatusOr<Subprocess> daemon = Subprocess::Start(command);
+  if (options.foreground) {
+    // In place of this command, which must not return before the daemon has unmounted.
+    const Argv argv(command);
+    execv(program->c_str(), argv.get());
+    return ToExitCode(ErrnoStatus(errno, *program), "nram mount");
+  }
+  // It bounds its own start.
+  const absl::StatusOr<HeardProgram> daemon = HearProgram(command, Subprocess::kNoDeadline);
   if (!daemon.ok()) return ToExitCode(daemon.status(), "nram mount");
-  // With --foreground it runs until it is unmounted; else it bounds its own start.
-  const auto ended = daemon->WaitUntil(Subprocess::kNoDeadline);
-  if (!ended->ok()) return ended->signal == 0 ? ended->code : 1;
-  if (options.foreground) return 0;
-  struct statvfs stat {};
-  if (statvfs(directory.c_str(), &stat) != 0) return ToExitCode(ErrnoStatus(errno, directory), "nram mount");
-  const uint64_t free = stat.f_bavail * stat.f_frsize;
+  if (!daemon->ended.ok()) return ToExitCode(WhyNotStarted(*daemon), "nram mount");
+  if (!daemon->said.empty()) std::cerr << daemon->said << std::endl;
+  const MountRoom room = AskRooms({directory}, kAskTimeoutMs)[0];
+  if (room.error != 0) {
+    return ToExitCode(absl::UnavailableError(absl::StrCat(directory, ": ", WhyUnknown(directory, room.error))),
+                      "nram mount");
+  }
+  const uint64_t free = room.free_bytes;
   const std::optional<bool> sealed = SealsPages(options);
   if (json) {
     nlohmann::json out = {
         {"directory", directory}, {"free_bytes", free}, {"copies", options.copies}, {"log", options.log_file}};
     if (sealed.has_value()) out["sealed"] = *sealed;
-    std::cout << Dump(out) << std::endl;
+    PrintJson(out);
     return 0;
   }
   const std::string copies = options.copies > 1 ? absl::StrCat(" for files with ", options.copies, " copies") : "";
@@ -168,6 +222,9 @@ int RunMount(MountFlags& flags, const Invocation& given) {
          directory.c_str(), FormatByteSize(free).c_str(),
          options.backend == Backend::kPool ? "network RAM" : "this machine's memory", copies.c_str(),
          options.log_file.c_str(), directory.c_str());
+  if (room.total_bytes < options.size_bytes) {
+    printf("That is less than --size=%s: the pool has no more free now.\n", FormatByteSize(options.size_bytes).c_str());
+  }
   if (sealed.has_value()) printf("Its pages are %s.\n", *sealed ? "sealed: servers get only ciphertext" : "not sealed");
   return 0;
 }
@@ -183,6 +240,7 @@ std::string UsersOf(const std::string& directory) {
   std::vector<std::string> users;
   for (const int pid : ListProcesses()) {
     if (users.size() >= kNamedMax) break;
+    if (pid == getpid()) continue;
     const std::string base = absl::StrCat("/proc/", pid);
     std::vector<std::string> links = {base + "/cwd", base + "/root", base + "/exe"};
     for (const std::string& fd : ListDirectory(base + "/fd")) links.push_back(absl::StrCat(base, "/fd/", fd));
@@ -199,22 +257,39 @@ std::string UsersOf(const std::string& directory) {
   return users.empty() ? "" : " by " + absl::StrJoin(users, ", ");
 }
 
-absl::Status Detach(const std::string& directory, bool lazy) {
+// Unmounts, in a process that is left behind if it does not end: it writes the kernel's cache to the daemon first.
+absl::Status Detach(const std::string& directory, bool lazy, int daemon) {
+  absl::StatusOr<Subprocess> program;
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  SubprocessOptions how;
+  how.in = how.out = null.get();  // left behind, it keeps no stream of this command open
+  how.close_others = true;
   if (geteuid() == 0) {
-    if (umount2(directory.c_str(), lazy ? MNT_DETACH : 0) == 0) return absl::OkStatus();
-    if (errno == EBUSY) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(directory, " is in use", UsersOf(directory),
-                       "; end these programs, or add --lazy to unmount now (they keep their open files)"));
-    }
-    return ErrnoStatus(errno, absl::StrCat("unmount ", directory));
+    how.err = null.get();  // fusermount3 says there what fails
+    program = Subprocess::StartFunction(
+        [&] { return umount2(directory.c_str(), lazy ? MNT_DETACH : 0) == 0 ? 0 : errno; }, how);
+  } else {
+    std::vector<std::string> command = {"fusermount3", "-u", "--", directory};
+    if (lazy) command.insert(command.begin() + 2, "-z");
+    program = Subprocess::Start(command, how);
   }
-  std::vector<std::string> command = {"fusermount3", "-u", "--", directory};
-  if (lazy) command.insert(command.begin() + 2, "-z");
-  absl::StatusOr<Subprocess> program = Subprocess::Start(command);
-  if (!program.ok()) return Annotate(program.status(), "fusermount3");
+  if (!program.ok()) return Annotate(program.status(), "unmount " + directory);
   const auto ended = program->WaitUntil(DeadlineAfterMs(kUmountTimeoutMs));
-  if (ended.has_value() && ended->ok()) return absl::OkStatus();
+  if (!ended.has_value()) {
+    program->Signal(SIGKILL);
+    program->Release();
+    return absl::DeadlineExceededError(
+        absl::StrCat(directory, ": its daemon", daemon == 0 ? "" : absl::StrCat(" (pid ", daemon, ")"),
+                     " does not take the files that the kernel still has; wait, or end it and lose them",
+                     daemon == 0 ? "" : absl::StrCat(": kill -9 ", daemon)));
+  }
+  if (ended->ok()) return absl::OkStatus();
+  if (geteuid() == 0 && ended->code == EBUSY) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(directory, " is in use", UsersOf(directory),
+                     "; end these programs, or add --lazy to unmount now (they keep their open files)"));
+  }
+  if (geteuid() == 0) return ErrnoStatus(ended->code, absl::StrCat("unmount ", directory));
   return absl::FailedPreconditionError(absl::StrCat("fusermount3 could not unmount ", directory));
 }
 
@@ -244,12 +319,11 @@ absl::Status Umount(const std::string& directory, bool lazy) {
   if (mount == mounts.rend()) {
     return absl::FailedPreconditionError(absl::StrCat(directory, ": nram is not mounted there"));
   }
-  int pid = 0;
   const std::string pid_file = StateFile(directory, "pid");
-  if (const auto text = ReadFile(pid_file); text.ok()) (void)absl::SimpleAtoi(*text, &pid);
+  const int pid = DaemonOf(directory);
   const UniqueFd daemon = OpenProcess(pid);
   const bool is_daemon = daemon.valid() && absl::StartsWith(ProcessName(pid), "nram-fsd");
-  NRAM_RETURN_IF_ERROR(Detach(directory, lazy));
+  NRAM_RETURN_IF_ERROR(Detach(directory, lazy, is_daemon ? pid : 0));
   if (pid == 0 || lazy) return absl::OkStatus();
   // Waits until the daemon has given the memory back, which is soon, unless others keep the mount.
   const int64_t deadline_ns = DeadlineAfterMs(kUmountTimeoutMs);
@@ -261,9 +335,9 @@ absl::Status Umount(const std::string& directory, bool lazy) {
     }
     others = NamespacesWith(mount->device);
   }
-  return absl::DeadlineExceededError(absl::StrCat(directory, " is unmounted, but its daemon (pid ", pid,
-                                                  ") has not ended yet", others, "; `kill ", pid,
-                                                  "` ends it and closes its open files"));
+  return absl::DeadlineExceededError(
+      absl::StrCat(directory, " is unmounted, but its daemon (pid ", pid, ") has not ended yet", others, "; `kill ",
+                   pid, "` ends it and closes its open files, `kill -9 ", pid, "` if it stands still"));
 }
 
 struct UmountFlags {
@@ -284,7 +358,9 @@ int RunUmount(UmountFlags& flags, const Invocation& given) {
   }
   int code = 0;
   for (const std::string& word : given.words) {
-    code = std::max(code, ToExitCode(Umount(Resolve(word), flags.lazy), "nram umount"));
+    const absl::StatusOr<std::string> directory = Resolve(word);
+    const absl::Status status = directory.ok() ? Umount(*directory, flags.lazy) : directory.status();
+    code = std::max(code, ToExitCode(status, "nram umount"));
   }
   return code;
 }

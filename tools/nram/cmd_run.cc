@@ -61,7 +61,8 @@ struct RunFlags {
                     "local memory for the program's pages, at least 16 MiB (default 2GiB);\n"
                     "auto: the memory that the machine, or this command's memory cgroup, has\n"
                     "available at the start, less a sixteenth of its total (32 MiB to 1 GiB)\n"
-                    "for other programs; it does not change later"});
+                    "for other programs; it does not change later",
+                    "auto"});
     parser->String("pool", &pool, {"POOL", kPoolFlag.text});
     RegisterTlsDir(parser);
     parser->Integer("copies", 1, kReplicasMax, &copies,
@@ -71,7 +72,7 @@ struct RunFlags {
                     "servers get only ciphertext (default: $NRAM_SEAL, else yes if some server\n"
                     "is on another machine; see docs/security.md)"});
     parser->Switch("stats", &stats, {"", "print statistics on standard error at the end"});
-    parser->Switch("json", &json, {"", "print them in JSON"});
+    parser->Switch("json", &json, {"", "print them, or what --dry finds, in JSON"});
     parser->Switch("dry", &dry, {"", "check whether the program can run and show its remote memory; run nothing"});
   }
 };
@@ -139,12 +140,15 @@ absl::StatusOr<std::unique_ptr<Pool>> OpenPool(const RunFlags& flags) {
   NRAM_RETURN_IF_ERROR(UsePool(spec, &options));
   NRAM_ASSIGN_OR_RETURN(options.seal, ChooseSeal(flags.seal));
   if (flags.copies > 1) options.ExpectCopies();
-  return Pool::Open(std::move(options));
+  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Pool> pool, Pool::Open(std::move(options)));
+  // Without hosts for them, the program would be killed as soon as it outgrows its budget.
+  NRAM_RETURN_IF_ERROR(CheckHosts(*pool, static_cast<int>(flags.copies), "--copies"));
+  return pool;
 }
 
 void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounters& counters) {
   if (flags.json) {
-    std::cerr << nlohmann::json{{"budget_bytes", flags.budget},
+    const nlohmann::json out = {{"budget_bytes", flags.budget},
                                 {"outgrew_budget", report.armed},
                                 {"peak_bytes", counters.peak_pages * kPageBytes},
                                 {"faults", counters.faults.load()},
@@ -159,9 +163,8 @@ void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounter
                                 {"children", report.children},
                                 {"armed_children", report.armed_children},
                                 {"refused_forks", report.refused_forks},
-                                {"local_programs", report.local_programs}}
-                     .dump()
-              << std::endl;
+                                {"local_programs", report.local_programs}};
+    PrintJson(out, -1);
     return;
   }
   std::cerr << "nram run: budget " << FormatByteSize(flags.budget);
@@ -195,7 +198,7 @@ int EndAs(const RunEnd& end) {
 }
 
 int Fail(const absl::Status& status, int code) {
-  std::cerr << "nram run: " << status.message() << "\n";
+  PrintError(status.message(), "nram run");
   return code;
 }
 
@@ -209,6 +212,14 @@ std::string UntracedText(const absl::Status& may_trace) {
 int Dry(const RunFlags& flags, const std::string& path, const absl::Status& may_trace) {
   const absl::StatusOr<std::unique_ptr<Pool>> pool = OpenPool(flags);
   if (!pool.ok()) return Fail(pool.status(), kFailed);
+  if (flags.json) {
+    const nlohmann::json out = {{"program", path},
+                                {"budget_bytes", flags.budget},
+                                {"traced", may_trace.ok()},
+                                {"pool_free_bytes", (*pool)->Capacity().free_bytes}};
+    PrintJson(out, -1);
+    return 0;
+  }
   std::cout << path << ": can be run\n"
             << "remote, beyond " << FormatByteSize(flags.budget)
             << ": its heap, its large zero-initialised data, and mappings of 128 KiB and more\n"
@@ -231,6 +242,7 @@ absl::StatusOr<RunEnd> RunInPool(const RunFlags& flags, Supervisor* supervisor) 
 }
 
 int RunProgram(RunFlags& flags, const Invocation& given) {
+  if (flags.dry) ExpectJson(given.args, /*on_stderr=*/false);  // there is no program that prints
   const auto dashes = std::find(given.args.begin(), given.args.end(), "--");
   const auto after = static_cast<size_t>(given.args.end() - dashes);
   if (given.words.empty() || after != given.words.size() + 1) {
@@ -266,9 +278,8 @@ int RunProgram(RunFlags& flags, const Invocation& given) {
   const absl::StatusOr<RunEnd> end = RunInPool(flags, &supervisor);
   if (flags.stats || flags.json) PrintStats(flags, supervisor.report(), counters);
   if (!end.ok()) {
-    const bool begun = supervisor.report().begun;
-    return Fail(begun ? Annotate(end.status(), "the program was killed") : end.status(),
-                absl::IsNotFound(end.status()) && !begun ? kNotFound : kFailed);
+    return Fail(supervisor.report().begun ? Annotate(end.status(), "the program was killed") : end.status(),
+                supervisor.report().refused ? kCannotExecute : kFailed);
   }
   return EndAs(*end);
 }
@@ -303,7 +314,8 @@ Exit codes: the program's own, or its signal; 125 if nram run itself fails, 126 
 cannot be executed, 127 if it does not exist, 2 for a bad command line.
 
 example: nram up && nram run --budget=512MiB --stats -- sort -S 4G big.txt -o sorted.txt
-)"},
+)",
+       /*table_width=*/22, /*json_on_stderr=*/true},
       Words::kAny, &RunProgram);
 }
 

@@ -22,6 +22,8 @@
 namespace nram {
 namespace {
 
+constexpr int64_t kAnswerTimeoutMs = 15'000;
+
 absl::Status FailedAt(const std::string& path, int error) {
   const std::string text = absl::StrCat(path, ": ", strerror(error));
   return error == ENOSPC ? absl::ResourceExhaustedError(text) : absl::FailedPreconditionError(text);
@@ -62,6 +64,11 @@ absl::Status Fill(const UniqueFd& from, const UniqueFd& to, const std::string& f
 }
 
 absl::Status Snapshot(const std::string& file, const std::string& name) {
+  // A daemon that stands still must not hold this command for ever.
+  if (AskRooms({file}, kAnswerTimeoutMs)[0].error == ETIMEDOUT) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(file, ": the daemon of its filesystem does not answer; `nram mount` shows which"));
+  }
   const UniqueFd from(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat attr {};
   if (!from.valid() || fstat(from.get(), &attr) != 0) return FailedAt(file, errno);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <iostream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -52,19 +51,22 @@ struct SortFlags {
   std::string scratch = "pool";
   FastWake fast_wake = FastWake::kAuto;
   bool zero = false;
+  bool merge = false;  // the result is the same
   bool progress = isatty(STDERR_FILENO) != 0;
   bool json = false;
 
   void Register(ArgParser* parser) {
     parser->Heading("Order");
     RegisterOrder(parser, &sort.order);
+    parser->Switch("merge", &merge, {"", "[m] the inputs are sorted already: accepted, and sorted all the same"});
     parser->Switch("zero-terminated", &zero, {"", "[z] lines end with a zero byte"});
     parser->Integer("record", 1, int64_t{1} << 20, &record,
-                    {"BYTES", "1..1048576: sort records of BYTES instead of lines; equal ones keep their order"});
+                    {"BYTES", "1..1048576: sort records of BYTES instead of lines; equal ones keep their\norder"});
     parser->Heading("\nWhere and how");
     RegisterPlaces(parser);
     parser->Switch("progress", &progress, {"", "show the progress, or --no-progress (default: on a terminal)"});
     parser->Switch("json", &json, {"", "print statistics in JSON on standard error at the end"});
+    parser->AllowRepeats();  // as sort(1): scripts append flags
   }
 
  private:
@@ -75,20 +77,30 @@ struct SortFlags {
     };
     parser->Repeated("key", add_key,
                      {"KEY",
-                      "[k] sort by this part of the line, FIELD[.CHARACTER][bfnr][,FIELD\n"
-                      "[.CHARACTER][bfnr]], counted from 1; may be repeated. With --record:\n"
-                      "OFFSET:LENGTH[r], bytes counted from 0"});
+                      "[k] sort by this part of the line, FIELD[.CHARACTER][LETTERS][,FIELD\n"
+                      "[.CHARACTER][LETTERS]], counted from 1, with letters of b, d, f, g, h, i,\n"
+                      "M, n, r, V; may be repeated. With --record: OFFSET:LENGTH[r], bytes\n"
+                      "counted from 0"});
     const auto set_separator = [order](absl::string_view text) {
       if (text == "\\t") text = "\t";
       if (text.size() != 1 || text[0] == '\0') return absl::InvalidArgumentError("expected one character, or \\t");
+      if (order->separator != '\0' && order->separator != text[0]) {
+        return absl::InvalidArgumentError("two different separators");
+      }
       order->separator = text[0];
       return absl::OkStatus();
     };
     parser->Custom("separator", set_separator,
                    {"C", "[t] separator of fields (\\t: a tab); without it, fields begin with blanks"});
     parser->Switch("numeric", &order->numeric, {"", "[n] compare as numbers"});
+    parser->Switch("general-numeric", &order->general, {"", "[g] compare as floating-point numbers (1e3, inf)"});
+    parser->Switch("human-numeric", &order->human, {"", "[h] compare numbers with units (2K, 1G)"});
+    parser->Switch("month", &order->month, {"", "[M] compare names of months (JAN < DEC)"});
+    parser->Switch("version", &order->version, {"", "[V] compare versions and names of files (1.9 < 1.10)"});
     parser->Switch("reverse", &order->reverse, {"", "[r] reverse the order"});
     parser->Switch("ignore-case", &order->fold, {"", "[f] treat lower case as upper case"});
+    parser->Switch("dictionary-order", &order->dictionary, {"", "[d] only blanks, letters and digits count"});
+    parser->Switch("ignore-nonprinting", &order->printable, {"", "[i] only printable characters count"});
     parser->Switch("ignore-leading-blanks", &order->blanks, {"", "[b] ignore blanks before a key"});
     parser->Switch("stable", &order->stable, {"", "[s] keep the input order of lines with equal keys"});
     parser->Switch("unique", &order->unique, {"", "[u] keep only the first of lines with equal keys"});
@@ -106,8 +118,9 @@ struct SortFlags {
                      {"SIZE", "[S] memory of the whole process, at least 48 MiB (default 256MiB)"});
     parser->Integer("threads", 1, 256, &threads,
                     {"N", "1..256 that sort runs (default: one per processor, fewer with little memory)"});
-    parser->String("scratch", &scratch,
-                   {"pool|DIR", "[T] pool: the pool, directly (default); or a file in DIR, on a mount or disk"});
+    parser->String(
+        "scratch", &scratch,
+        {"pool|DIR", "[T] pool: the pool, directly (default); or a file in DIR, on a mount or disk", "pool"});
     parser->String("pool", &pool, {"SERVERS", kPoolFlag.text});
     RegisterTlsDir(parser);
     parser->Integer("copies", 1, kReplicasMax, &copies,
@@ -128,15 +141,18 @@ struct SortFlags {
                    {"WHEN",
                     "auto, on or off: keep this machine's idle processors from sleeping while\n"
                     "waits for the pool are frequent (default auto: on with up to 16\n"
-                    "processors, if permitted; see docs/tuning.md)"});
+                    "processors, if permitted; see docs/tuning.md)",
+                    "auto on off"});
   }
 };
 
-// Spells out sort(1)'s letters: "-k2,2nr", "-t ,", "-nru", "-S 1G".
-std::vector<std::string> SpellOut(const std::vector<std::string>& args) {
+// Spells out sort(1)'s letters: "-k2,2nr", "-t ,", "-nru", "-S 1G". INVALID_ARGUMENT: a letter that is not had.
+absl::StatusOr<std::vector<std::string>> SpellOut(const std::vector<std::string>& args) {
   static constexpr std::pair<char, const char*> kSwitches[] = {
-      {'n', "--numeric"}, {'r', "--reverse"}, {'f', "--ignore-case"},    {'b', "--ignore-leading-blanks"},
-      {'s', "--stable"},  {'u', "--unique"},  {'z', "--zero-terminated"}};
+      {'n', "--numeric"}, {'r', "--reverse"},         {'f', "--ignore-case"},     {'b', "--ignore-leading-blanks"},
+      {'s', "--stable"},  {'u', "--unique"},          {'z', "--zero-terminated"}, {'d', "--dictionary-order"},
+      {'M', "--month"},   {'g', "--general-numeric"}, {'h', "--human-numeric"},   {'i', "--ignore-nonprinting"},
+      {'m', "--merge"},   {'V', "--version"}};
   static constexpr std::pair<char, const char*> kValues[] = {
       {'k', "--key="}, {'t', "--separator="}, {'o', "--output="}, {'S', "--memory="}, {'T', "--scratch="}};
   std::vector<std::string> words;
@@ -158,14 +174,14 @@ std::vector<std::string> SpellOut(const std::vector<std::string>& args) {
         words.push_back(with->second + (attached ? arg.substr(at + 1) : i + 1 < args.size() ? args[++i] : ""));
         break;
       }
-      // "-h" alone asks for help; among other letters it would be sort's --human-numeric-sort.
-      if (arg[at] == 'h' && arg.size() > 2) {
-        words.push_back(arg);
-        break;
-      }
       const auto plain = std::find_if(std::begin(kSwitches), std::end(kSwitches),
                                       [&](const auto& one) { return one.first == arg[at]; });
-      words.push_back(plain != std::end(kSwitches) ? plain->second : absl::StrCat("-", arg.substr(at, 1)));
+      if (plain == std::end(kSwitches)) {
+        return absl::InvalidArgumentError(absl::StrCat("unknown flag -", arg.substr(at, 1),
+                                                       ": of sort(1)'s letters there are b d f g h i k m M n o r s S t "
+                                                       "T u V z\nTry 'nram sort --help'."));
+      }
+      words.push_back(plain->second);
     }
   }
   return words;
@@ -298,7 +314,7 @@ absl::Status Sort(SortFlags flags) {
     NRAM_ASSIGN_OR_RETURN(report, ExternalSort(sort));
   }
   if (flags.json) {
-    std::cerr << nlohmann::json{{"input_bytes", report.input_bytes},
+    const nlohmann::json out = {{"input_bytes", report.input_bytes},
                                 {"output_bytes", report.output_bytes},
                                 {"records", report.records},
                                 {"runs", report.runs},
@@ -307,9 +323,8 @@ absl::Status Sort(SortFlags flags) {
                                 {"build_seconds", static_cast<double>(report.build_ns) / kNsPerSecond},
                                 {"merge_seconds", static_cast<double>(report.merge_ns) / kNsPerSecond},
                                 {"memory_limit_bytes", flags.memory},
-                                {"memory_peak_bytes", PeakResidentBytes()}}
-                     .dump()
-              << std::endl;
+                                {"memory_peak_bytes", PeakResidentBytes()}};
+    PrintJson(out, -1);
   } else if (flags.progress) {
     const double seconds = static_cast<double>(report.build_ns + report.merge_ns) / kNsPerSecond;
     fprintf(stderr, "%s in %llu records, %llu runs, %.1f s (%s/s), at most %s of memory\n",
@@ -326,8 +341,9 @@ int Run(SortFlags& flags, const Invocation& given) {
   if (!given.words.empty()) flags.sort.inputs = given.words;
   const absl::Status status = Sort(flags);
   if (absl::IsCancelled(status)) {
-    std::cerr << (Output::WroteInPlace() ? "nram sort: interrupted; the output is incomplete, the scratch is freed\n"
-                                         : "nram sort: interrupted; the output is unchanged, the scratch is freed\n");
+    PrintError(Output::WroteInPlace() ? "interrupted; the output is incomplete, the scratch is freed"
+                                      : "interrupted; the output is unchanged, the scratch is freed",
+               "nram sort");
     return kInterrupted;
   }
   return ToExitCode(status, "nram sort");
@@ -341,7 +357,8 @@ Command SortCommand() {
 
 Sorts lines, or records of a fixed size, as `LC_ALL=C sort` does: an external merge sort whose
 runs are stored in the pool's RAM. Without FILE, or for -, reads the standard input. The letters
-of sort(1) in brackets work as well.
+of sort(1) in brackets work as well, and a flag may be repeated. sort's -c, -C, -R and sizes in
+percent are missing.
 
 )",
        R"(
@@ -358,9 +375,15 @@ Exit codes: 0 sorted, 1 failed, 2 bad command line, or lines or records that it 
 130 interrupted. Except after 0, an output that is not overwritten in place is unchanged.
 
 example: nram up && nram sort --memory=100MiB --key=2,2nr --output=sorted.txt big.txt
-)"},
+)",
+       /*table_width=*/22, /*json_on_stderr=*/true},
       Words::kAny, &Run);
-  command.run = [run = command.run](const std::vector<std::string>& args) { return run(SpellOut(args)); };
+  command.run = [run = command.run](const std::vector<std::string>& args) {
+    const auto words = SpellOut(args);
+    if (words.ok()) return run(*words);
+    ExpectJson(args, /*on_stderr=*/true);
+    return FinishOutput(ToExitCode(words.status(), "nram sort"), "nram sort");
+  };
   return command;
 }
 

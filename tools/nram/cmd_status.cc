@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <iostream>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -89,7 +90,7 @@ int RunStatus(StatusFlags& options, const Invocation&) {
   if (options.json) {
     const nlohmann::json out = {
         {"servers", servers}, {"copies", CopiesToJson(copies)}, {"members", MembersToJson(where)}};
-    std::cout << out.dump(2) << std::endl;
+    PrintJson(out);
   } else {
     PrintCopies(copies);
     PrintMembers(where, answers.size());
@@ -112,13 +113,18 @@ struct RegionsFlags {
     parser->String("destroy", &destroy,
                    {"WHICH",
                     "destroy on all servers: a region by id or by name, or \"orphans\" for\n"
-                    "all orphans. Refused for a region that a live client owns"});
-    parser->Switch("force", &force, {"", "destroy it nevertheless; its owner gets errors"});
+                    "all orphans in GC mode. Refused for a region that a live client owns"});
+    parser->Switch("force", &force,
+                   {"",
+                    "destroy it nevertheless; its owner gets errors. With --destroy=orphans:\n"
+                    "also orphans in keep mode (NRAM_MAP_KEEP, restored checkpoints)"});
     parser->Switch("all-tenants", &all_tenants,
                    {"", "regions of all tenants, for operators (docs/security.md); also with --destroy"});
     parser->Switch("json", &json, {"", "print JSON"});
   }
 };
+
+constexpr int64_t kListTimeoutMs = 10 * kAskTimeoutMs;  // lists may be long
 
 struct PlacedRegion {
   std::string server;
@@ -126,52 +132,100 @@ struct PlacedRegion {
   RegionInfo info;
 };
 
-// The regions of all servers that answer. *silent: why another one does not.
-std::vector<PlacedRegion> ListAll(absl::Span<const PoolMember> members, const RegionsFlags& flags,
-                                  absl::Status* silent) {
+// The regions of all servers that answer.
+struct Regions {
   std::vector<PlacedRegion> all;
-  for (const PoolMember& member : members) {
-    absl::StatusOr<std::vector<RegionInfo>> regions =
-        member.control->ListRegions(flags.orphans, flags.all_tenants, DeadlineAfterMs(10 * kAskTimeoutMs));
-    if (!regions.ok()) {
-      std::cerr << "nram regions: " << regions.status().message() << std::endl;
-      *silent = regions.status();
+  size_t answered = 0;
+  absl::Status silent;  // why another server does not answer
+};
+
+Regions ListAll(absl::Span<const PoolMember> members, const RegionsFlags& flags) {
+  Regions regions;
+  const RegionsWish wish{flags.orphans, flags.all_tenants, kListTimeoutMs};
+  auto answers = AskRegions(members, wish);
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!answers[i].ok()) {
+      std::cerr << "nram regions: " << answers[i].status().message() << std::endl;
+      regions.silent = answers[i].status();
       continue;
     }
-    for (RegionInfo& region : *regions)
-      all.push_back({member.endpoint.ToString(), member.control.get(), std::move(region)});
+    ++regions.answered;
+    for (RegionInfo& region : *answers[i]) {
+      regions.all.push_back({members[i].endpoint.ToString(), members[i].control.get(), std::move(region)});
+    }
   }
-  return all;
+  return regions;
 }
 
-// `what`: "orphans", or an id, or a name.
-absl::Status Destroy(absl::Span<const PlacedRegion> regions, const RegionsFlags& flags) {
-  const std::string& what = flags.destroy;
-  size_t destroyed = 0;
+struct Destroyed {
+  std::set<RegionId> regions;
+  std::set<std::string> servers;
   uint64_t bytes = 0;
+  std::set<RegionId> kept;  // orphans that are kept on purpose
+};
+
+// `what`: "orphans", or an id, or a name. Kept regions are orphans as soon as their program has ended, so a word for
+// all orphans takes them only with --force. *done is right after an error, too.
+absl::Status Destroy(absl::Span<const PlacedRegion> regions, const RegionsFlags& flags, Destroyed* done) {
+  const std::string& what = flags.destroy;
+  const bool all_orphans = what == "orphans";
   absl::Status refused;
   const auto id = ParseId(what);
+  const std::string versions = what + ".versions";  // the records of a published region, which belong to it
   for (const PlacedRegion& region : regions) {
-    const bool meant = what == "orphans" ? region.info.orphan
-                                         : (id.ok() && *id == Raw(region.info.id)) ||
-                                               (!region.info.name.empty() && region.info.name == what);
+    const RegionInfo& info = region.info;
+    const bool meant = all_orphans ? info.orphan
+                                   : (id.ok() && *id == Raw(info.id)) || (!info.name.empty() && info.name == what) ||
+                                         (info.name == versions && info.versioned && info.orphan);
     if (!meant) continue;
+    if (all_orphans && !info.gc && !flags.force) {
+      done->kept.insert(info.id);
+      continue;
+    }
     const int64_t deadline_ns = DeadlineAfterMs(kAskTimeoutMs);
     const absl::StatusOr<bool> existed =
-        flags.all_tenants ? region.control->DestroyOf(region.info.tenant, region.info.id, flags.force, deadline_ns)
-                          : region.control->DestroyRegion(LeaseId{0}, region.info.id, flags.force, deadline_ns);
+        flags.all_tenants ? region.control->DestroyOf(info.tenant, info.id, flags.force, deadline_ns)
+                          : region.control->DestroyRegion(LeaseId{0}, info.id, flags.force, deadline_ns);
     // A region may have an owner again, for example: the others are still to be destroyed.
     if (!existed.ok() && refused.ok()) refused = existed.status();
     if (existed.ok() && *existed) {
-      ++destroyed;
-      bytes += region.info.stored_bytes;
+      done->regions.insert(info.id);
+      done->servers.insert(region.server);
+      done->bytes += info.stored_bytes;
     }
   }
-  if (!refused.ok() && destroyed == 0) return refused;
-  if (destroyed == 0 && what != "orphans") return absl::NotFoundError(absl::StrCat("no region ", what));
-  printf("Destroyed %zu regions (counted once for each server); %s are free again.\n", destroyed,
-         FormatByteSize(bytes).c_str());
-  return refused;
+  if (!refused.ok() || all_orphans || !done->regions.empty()) return refused;
+  return absl::NotFoundError(absl::StrCat("no region ", what));
+}
+
+std::string Count(size_t count, absl::string_view noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+// Destroys, and tells of it.
+int RunDestroy(const Regions& regions, const RegionsFlags& flags) {
+  Destroyed done;
+  const absl::Status status = Destroy(regions.all, flags, &done);
+  if (flags.json) {
+    nlohmann::json out = {{"destroyed", nlohmann::json::array()},
+                          {"kept", nlohmann::json::array()},
+                          {"servers", done.servers.size()},
+                          {"freed_bytes", done.bytes}};
+    for (const RegionId id : done.regions) out["destroyed"].push_back(FormatId(Raw(id)));
+    for (const RegionId id : done.kept) out["kept"].push_back(FormatId(Raw(id)));
+    if (!status.ok()) out["error"] = std::string(status.message());
+    PrintJson(out);
+  } else if (status.ok() || !done.regions.empty()) {
+    printf("Destroyed %s on %s; %s are free again.\n", Count(done.regions.size(), "region").c_str(),
+           Count(done.servers.size(), "server").c_str(), FormatByteSize(done.bytes).c_str());
+    if (!done.kept.empty()) {
+      printf(
+          "Not destroyed: %s in keep mode, which a program wanted kept. Destroy one by name or id, or all with "
+          "--force.\n",
+          Count(done.kept.size(), "orphan").c_str());
+    }
+  }
+  return ToExitCode(status, "nram regions");
 }
 
 int RunRegions(RegionsFlags& options, const Invocation&) {
@@ -180,12 +234,10 @@ int RunRegions(RegionsFlags& options, const Invocation&) {
   }
   const auto members = OpenMembers(options.pool);
   if (!members.ok()) return ToExitCode(members.status(), "nram regions");
-  absl::Status silent;
-  const std::vector<PlacedRegion> regions = ListAll(*members, options, &silent);
-  const int code = silent.ok() ? 0 : 1;
-  if (!options.destroy.empty()) {
-    return std::max(code, ToExitCode(Destroy(regions, options), "nram regions"));
-  }
+  const Regions found = ListAll(*members, options);
+  const std::vector<PlacedRegion>& regions = found.all;
+  const int code = found.silent.ok() ? 0 : 1;
+  if (!options.destroy.empty()) return std::max(code, RunDestroy(found, options));
   if (options.json) {
     nlohmann::json out = nlohmann::json::array();
     for (const PlacedRegion& region : regions) {
@@ -203,11 +255,16 @@ int RunRegions(RegionsFlags& options, const Invocation&) {
                      {"version_bytes", region.info.version_bytes},
                      {"owner", region.info.owner_name}});
     }
-    std::cout << out.dump(2) << std::endl;
+    PrintJson(out);
     return code;
   }
   if (regions.empty()) {
-    printf(options.orphans ? "No orphans.\n" : "No regions.\n");
+    const char* const none = options.orphans ? "No orphans" : "No regions";
+    if (found.silent.ok()) {
+      printf("%s.\n", none);
+    } else if (found.answered > 0) {
+      printf("%s on the servers that answered (%zu of %zu).\n", none, found.answered, members->size());
+    }
     return code;
   }
   printf("%-18s %-24s %12s %6s  %-6s %-6s %s\n", "REGION", "SERVER", "STORED", "SPANS", "MODE", "STATE",
@@ -249,12 +306,13 @@ Command RegionsCommand() {
 
 Lists the regions of the pool, one line for each server that holds a part. An orphan is a
 region without a live owner; it keeps its memory until it is destroyed. A kept region
-(NRAM_MAP_KEEP, nram restore) is an orphan as soon as its program has ended, so
---destroy=orphans destroys kept data, too. (Servers free regions in GC mode by themselves.)
+(NRAM_MAP_KEEP, nram restore) is an orphan as soon as its program has ended. So
+--destroy=orphans leaves regions in keep mode, unless --force is given: destroy one that is no
+longer wanted by its name or id. (Servers free regions in GC mode by themselves.)
 
 )",
                                       R"(
-example: nram regions --orphans && nram regions --destroy=orphans
+example: nram regions --orphans && nram regions --destroy=heat
 )"},
                                      Words::kNone, &RunRegions);
 }

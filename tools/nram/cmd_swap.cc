@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
+#include <iterator>
 #include <map>
+#include <optional>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/clock.h"
 #include "base/host/host_memory.h"
 #include "base/metrics/metrics_address.h"
 #include "base/status.h"
@@ -36,6 +37,7 @@ struct OnFlags {
   int64_t io_timeout_ms = 10'000;
   std::string metrics;
   bool unprotected = false;
+  bool force = false;
   std::optional<bool> seal;
   bool json = false;
 
@@ -71,7 +73,12 @@ struct OnFlags {
                     "only for programs in a limited memory cgroup. Otherwise the machine may\n"
                     "hang: the kernel may wait for the area's daemon to write pages out to\n"
                     "itself"});
-    parser->String("backend", &backend, {"WHAT", "pool (default); memory: this machine's own RAM, for comparison"});
+    parser->Switch("force", &force,
+                   {"",
+                    "swap to servers on this machine too, for tests: that frees none of its RAM,\n"
+                    "and a server that is swapped out to itself loses all that it stores"});
+    parser->String("backend", &backend,
+                   {"WHAT", "pool (default); memory: this machine's own RAM, for comparison", "pool memory"});
     parser->Switch("json", &json, {"", "print the area in JSON"});
   }
 };
@@ -80,31 +87,35 @@ struct OnFlags {
 struct PoolHosts {
   std::map<std::string, uint64_t> free_bytes;  // of those that take new pages, by the id of their host
   std::vector<std::string> own;                // the addresses of servers on this host
-  size_t servers = 0;                          // of the pool, those that do not answer included
+  std::vector<std::string> others;             // of the pool's other servers, those that do not answer included
 };
 
 PoolHosts AskHosts(const std::string& pool) {
   PoolHosts hosts;
   const auto members = OpenMembers(pool);
   if (!members.ok()) return hosts;
-  hosts.servers = members->size();
   const auto answers = AskStatistics(*members);
   for (size_t i = 0; i < answers.size(); ++i) {
+    const bool own = answers[i].ok() && answers[i]->host.boot_id == BootId();
+    (own ? hosts.own : hosts.others).push_back((*members)[i].endpoint.ToString());
     if (!answers[i].ok()) continue;
     const std::string& host = answers[i]->host.counts_as();
     if (!answers[i]->capacity.draining) hosts.free_bytes[host] += answers[i]->capacity.free_bytes;
-    if (answers[i]->host.boot_id == BootId()) hosts.own.push_back((*members)[i].endpoint.ToString());
   }
   return hosts;
 }
 
-// Swapping to one's own memory frees none.
-void WarnOfOwnServers(const PoolHosts& hosts) {
-  if (hosts.own.empty()) return;
-  std::cerr << "nram swapon: warning: "
-            << (hosts.own.size() == hosts.servers ? "all of the pool's servers run" : "these of the pool's servers run")
-            << " on this machine (" << absl::StrJoin(hosts.own, ", ")
-            << "): swapping to them frees none of its RAM, so it is useful for tests only" << std::endl;
+// FAILED_PRECONDITION: servers of the pool are on this host. The kernel may swap such a server out to the area that it
+// serves; then it waits for itself until the deadline, gets SIGBUS, and all that it stores is lost.
+absl::Status CheckOwnServers(const PoolHosts& hosts, bool force) {
+  if (hosts.own.empty() || force) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      absl::StrJoin(hosts.own, ", "), hosts.own.size() == 1 ? " runs" : " run",
+      " on this machine: swapping there frees none of its RAM, and a server that is swapped out to itself loses all "
+      "that it stores. ",
+      hosts.others.empty() ? "Use servers of other machines"
+                           : absl::StrCat("Use the others: --pool=", absl::StrJoin(hosts.others, ",")),
+      ", or, for a test, --force"));
 }
 
 // Chooses the number of copies if none is `asked` for (0). RESOURCE_EXHAUSTED: the hosts lack room for the copies.
@@ -166,15 +177,18 @@ int RunOn(OnFlags& flags, const Invocation& given) {
   } else if (!flags.pool.empty()) {
     flags.swap.fsd_flags.push_back("--pool=" + flags.pool);  // refused
   }
+  if (const absl::Status status = CheckSwapOptions(flags.swap); !status.ok()) return ToExitCode(status, "nram swapon");
   const PoolHosts hosts = flags.backend == "pool" ? AskHosts(flags.swap.pool) : PoolHosts();
+  if (const absl::Status status = CheckOwnServers(hosts, flags.force); !status.ok()) {
+    return ToExitCode(status, "nram swapon");
+  }
   if (const absl::Status status = ChooseCopies(hosts, flags.copies, &flags.swap); !status.ok()) {
     return ToExitCode(status, "nram swapon");
   }
   const auto area = AddSwap(flags.swap);
   if (!area.ok()) return ToExitCode(area.status(), "nram swapon");
-  WarnOfOwnServers(hosts);
   if (flags.json) {
-    std::cout << ToJson(*area).dump(2) << std::endl;
+    PrintJson(ToJson(*area));
   } else {
     printf(
         "%s of swap on %s, priority %d. `nram doctor` checks this machine's setup for it,\n"
@@ -250,17 +264,32 @@ int RunOff(OffFlags& flags, const Invocation& given) {
   return code;
 }
 
-// The bytes that the pool holds now, by the client name of their owners; false if the pool does not answer.
-bool AskStored(const std::string& pool, const std::string& tls_dir,
-               std::vector<std::pair<std::string, uint64_t>>* stored) {
-  const auto members = OpenMembers(pool, tls_dir);
-  if (!members.ok()) return false;
-  for (const PoolMember& member : *members) {
-    const auto regions = member.control->ListRegions(false, false, DeadlineAfterMs(kAskTimeoutMs));
-    if (!regions.ok()) return false;
-    for (const RegionInfo& region : *regions) stored->emplace_back(region.owner_name, region.stored_bytes);
+// The bytes that the pool of each area holds for it now; with `pool`, that pool. Nothing: a server does not answer, or
+// there is none. All servers of all areas are asked at once.
+std::vector<std::optional<uint64_t>> AskStored(const std::vector<SwapArea>& areas, const std::string& pool) {
+  std::vector<std::optional<uint64_t>> stored(areas.size());
+  std::vector<PoolMember> members;
+  std::vector<size_t> area_of;  // each member
+  for (size_t i = 0; i < areas.size(); ++i) {
+    if (pool.empty() && areas[i].pool.empty()) continue;
+    auto found = OpenMembers(pool.empty() ? areas[i].pool : pool, pool.empty() ? areas[i].tls_dir : "");
+    if (!found.ok()) continue;
+    stored[i] = 0;
+    area_of.resize(area_of.size() + found->size(), i);
+    absl::c_move(*found, std::back_inserter(members));
   }
-  return true;
+  const auto answers = AskRegions(members, {});
+  for (size_t at = 0; at < answers.size(); ++at) {
+    const SwapArea& area = areas[area_of[at]];
+    std::optional<uint64_t>& bytes = stored[area_of[at]];
+    if (!answers[at].ok()) bytes.reset();
+    if (!bytes.has_value()) continue;
+    const std::string client_name = ClientName("swap", area.directory + "/mount", area.daemon_pid);
+    for (const RegionInfo& region : *answers[at]) {
+      if (region.owner_name == client_name) *bytes += region.stored_bytes;
+    }
+  }
+  return stored;
 }
 
 struct ListFlags {
@@ -274,11 +303,35 @@ struct ListFlags {
   }
 };
 
-int RunSwaps(ListFlags& flags, const Invocation&) {
+// The areas of these names, all if there are none. Adds to *missing the names that no area has.
+std::vector<SwapArea> FindNamed(const std::vector<std::string>& names, std::vector<std::string>* missing) {
+  const std::vector<SwapArea> all = FindSwaps();
+  if (names.empty()) return all;
+  std::vector<SwapArea> areas;
+  for (const std::string& name : names) {
+    const auto area = std::find_if(all.begin(), all.end(), [&](const SwapArea& one) { return one.name == name; });
+    if (area == all.end()) {
+      missing->push_back(name);
+    } else {
+      areas.push_back(*area);
+    }
+  }
+  return areas;
+}
+
+const char* StateOf(const SwapArea& area) {
+  return area.active && area.daemon_alive ? "on"
+         : area.busy                      ? "being set up or removed"
+         : !area.daemon_alive             ? "its daemon is gone: nram swapoff --force"
+                                          : "left by a crash, or swapped off by hand: nram swapoff";
+}
+
+int RunSwaps(ListFlags& flags, const Invocation& given) {
   const auto& [pool, json] = flags;
-  const std::vector<SwapArea> areas = FindSwaps();
+  std::vector<std::string> missing;
+  const std::vector<SwapArea> areas = FindNamed(given.words, &missing);
   nlohmann::json out = nlohmann::json::array();
-  if (!json && areas.empty()) {
+  if (!json && areas.empty() && missing.empty()) {
     printf(geteuid() == 0 ? "No swap areas. `nram swapon SIZE` makes one.\n"
                           : "No swap areas of this user. Swap needs root: try sudo.\n");
   }
@@ -286,28 +339,26 @@ int RunSwaps(ListFlags& flags, const Invocation&) {
     printf("%-16s %-12s %10s %10s %10s %10s %8s  %s\n", "NAME", "DEVICE", "SIZE", "USED", "IN POOL", "COLLECTED",
            "PRIORITY", "STATE");
   }
-  for (const SwapArea& area : areas) {
-    std::vector<std::pair<std::string, uint64_t>> stored;
-    const bool asked = (!pool.empty() || !area.pool.empty()) &&
-                       AskStored(pool.empty() ? area.pool : pool, pool.empty() ? area.tls_dir : "", &stored);
-    uint64_t bytes = 0;
-    const std::string client_name = ClientName("swap", area.directory + "/mount", area.daemon_pid);
-    for (const auto& [name, part] : stored) bytes += name == client_name ? part : 0;
+  const std::vector<std::optional<uint64_t>> stored = AskStored(areas, pool);
+  for (size_t i = 0; i < areas.size(); ++i) {
+    const SwapArea& area = areas[i];
     if (json) {
       out.push_back(ToJson(area));
-      if (asked) out.back()["stored_bytes"] = bytes;
+      if (stored[i]) out.back()["stored_bytes"] = *stored[i];
       continue;
     }
     printf("%-16s %-12s %10s %10s %10s %10s %8d  %s\n", area.name.c_str(), area.device.c_str(),
            FormatByteSize(area.size_bytes).c_str(), FormatByteSize(area.used_bytes).c_str(),
-           asked ? FormatByteSize(bytes).c_str() : "?", FormatByteSize(area.discarded_bytes).c_str(), area.priority,
-           area.active && area.daemon_alive ? "on"
-           : area.busy                      ? "being set up or removed"
-           : !area.daemon_alive             ? "its daemon is gone: nram swapoff --force"
-                                            : "left by a crash, or swapped off by hand: nram swapoff");
+           stored[i] ? FormatByteSize(*stored[i]).c_str() : "?", FormatByteSize(area.discarded_bytes).c_str(),
+           area.priority, StateOf(area));
   }
-  if (json) std::cout << out.dump(2) << std::endl;
-  return 0;
+  if (json) PrintJson(out);
+  int code = 0;
+  for (const std::string& name : missing) {
+    code = ToExitCode(absl::NotFoundError("there is no swap area named " + name), "nram swaps");
+  }
+  const bool all_on = absl::c_all_of(areas, [](const SwapArea& area) { return area.active; });
+  return !given.words.empty() && !all_on ? 1 : code;
 }
 
 }  // namespace
@@ -348,17 +399,19 @@ example: nram swapoff swap
 }
 
 Command SwapsCommand() {
-  return DefineCommand<ListFlags>({"swaps", "list swap areas", R"(usage: nram swaps [flags]
+  return DefineCommand<ListFlags>({"swaps", "list swap areas", R"(usage: nram swaps [NAME...] [flags]
 
-Lists the swap areas of `nram swapon`: the bytes that the kernel has swapped out to each (USED),
-the bytes that the pool stores for it now, in all copies (IN POOL), and the bytes that the kernel
-has freed and the servers have collected so far, counted once (COLLECTED).
+Lists the swap areas of `nram swapon`, or those named: the bytes that the kernel has swapped out to
+each (USED), the bytes that the pool stores for it now, in all copies (IN POOL), and the bytes that
+the kernel has freed and the servers have collected so far, counted once (COLLECTED).
 
 )",
                                    R"(
+With NAMEs the exit code is 1 if the kernel does not swap to all of them.
+
 example: nram swaps
 )"},
-                                  Words::kNone, &RunSwaps);
+                                  Words::kAny, &RunSwaps);
 }
 
 }  // namespace nram

@@ -103,7 +103,7 @@ void SleepUntil(int64_t deadline_ns) {
 
 void Print(const PoolView& view, bool json) {
   if (json) {
-    std::cout << ToJson(view).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+    PrintJson(ToJson(view), -1);
     return;
   }
   for (const WatchLine& line : ToLines(view)) printf("%s\n", line.text.c_str());
@@ -200,10 +200,15 @@ class Screen {
 };
 
 int RunScreen(const TopFlags& flags, absl::Span<const PoolMember> members) {
+  const char* const kind = getenv("TERM");
+  // ncurses accepts it, and its output there cannot be read.
+  if (kind != nullptr && absl::string_view(kind) == "dumb") {
+    return ToExitCode(absl::FailedPreconditionError("the terminal \"dumb\" ($TERM) has no screen; --once prints lines"),
+                      "nram top");
+  }
   PoolLook before = LookAt(members);
   SCREEN* const terminal = newterm(nullptr, stdout, stdin);
   if (terminal == nullptr) {
-    const char* const kind = getenv("TERM");
     return ToExitCode(absl::FailedPreconditionError(absl::StrCat("the terminal \"", kind == nullptr ? "" : kind,
                                                                  "\" ($TERM) is unknown here; --once prints lines")),
                       "nram top");
@@ -212,7 +217,7 @@ int RunScreen(const TopFlags& flags, absl::Span<const PoolMember> members) {
   PoolView view = Compare(before, before);
   size_t first = 0;
   while (true) {
-    const std::vector<WatchLine> lines = ToLines(view);
+    const std::vector<WatchLine> lines = ToLines(view, static_cast<size_t>(std::max(COLS, 0)));
     screen.Draw(lines, &first);
     if (!screen.TakeKeys(before.at_ns + flags.interval_s * kNsPerSecond, lines, &first)) return 0;
     PoolLook now = LookAt(members);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <map>
 #include <set>
 #include <string>
@@ -101,7 +100,7 @@ std::string FormatTime(int64_t time_ns) {
   return text;
 }
 
-void PrintJson(const std::string& name, const std::vector<Row>& rows) {
+void PrintRowsInJson(const std::string& name, const std::vector<Row>& rows) {
   nlohmann::json versions = nlohmann::json::array();
   for (const Row& row : rows) {
     nlohmann::json regions = nlohmann::json::array();
@@ -119,7 +118,7 @@ void PrintJson(const std::string& name, const std::vector<Row>& rows) {
                         {"arrays", ArraysToJson(row.record.arrays)}});
   }
   const nlohmann::json out = {{"name", name}, {"versions", versions}};
-  std::cout << out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+  PrintJson(out);
 }
 
 void PrintArrays(const PublicationRecord& record) {
@@ -177,14 +176,14 @@ absl::Status Versions(const VersionsFlags& flags, const std::string& name) {
                         FindPublication(pool.get(), name, AttachMode::kReadOnly));
   NRAM_ASSIGN_OR_RETURN(std::vector<PublicationRecord> records, publication->List(deadline_ns));
   NRAM_ASSIGN_OR_RETURN(const std::vector<Row> rows, MakeRows(pool.get(), std::move(records), deadline_ns));
-  flags.json ? PrintJson(name, rows) : PrintTable(rows);
+  flags.json ? PrintRowsInJson(name, rows) : PrintTable(rows);
   return absl::OkStatus();
 }
 
 int RunVersions(VersionsFlags& flags, const Invocation& given) {
   if (given.words.size() != 1) {
-    std::cerr << "nram versions: give the name of a publication\nTry 'nram versions --help'.\n";
-    return 2;
+    return ToExitCode(absl::InvalidArgumentError("give the name of a publication\nTry 'nram versions --help'."),
+                      "nram versions");
   }
   return ToExitCode(Versions(flags, given.words[0]), "nram versions");
 }

@@ -47,6 +47,14 @@ CopiesReport SumOfCopies(StatisticsAnswers answers) {
   return sum;
 }
 
+uint64_t MovingReserved(const ServerStatistics& server) {
+  uint64_t moving = 0;
+  for (const CopiesReport& client : server.copies) {
+    moving += std::min(client.moving, (client.reserved_bytes + kPageBytes - 1) / kPageBytes);
+  }
+  return moving;
+}
+
 nlohmann::json CopiesToJson(const CopiesReport& copies) {
   return {{"wanted", copies.wanted},     {"in_sync", copies.in_sync},
           {"degraded", copies.degraded}, {"repairing", copies.repairing},
@@ -143,8 +151,8 @@ std::string WhyDegraded(const CopiesReport& copies, const CopyHosts& hosts) {
     reasons.push_back("the copies are being made");
   } else if (taking < 2) {
     reasons.push_back(taking == 0
-                          ? "too few hosts: none accepts new pages"
-                          : "too few hosts: only one accepts new pages, and spans with a copy there get no other");
+                          ? "too few hosts: none accepts new spans"
+                          : "too few hosts: only one accepts new spans, and spans with a copy there get no other");
   } else if (with_room < 2) {
     reasons.push_back(with_room == 0 ? "no room: all hosts are full"
                                      : "no room: all hosts but one are full, and spans with a copy there get no other");

@@ -20,6 +20,10 @@ using StatisticsAnswers = absl::Span<const absl::StatusOr<ServerStatistics>>;
 // The sum of all clients' reports, each once. How long it takes: the longest.
 CopiesReport SumOfCopies(StatisticsAnswers answers);
 
+// Spans that hold nothing on a server, but move away from it because room is reserved for them there. A client's word
+// counts as far as the server has reserved room for it.
+uint64_t MovingReserved(const ServerStatistics& server);
+
 // Without the client, and with `left`.
 nlohmann::json CopiesToJson(const CopiesReport& copies);
 // How far repair and moves are, and how long they still take; "" if nothing is left.

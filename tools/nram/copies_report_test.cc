@@ -50,6 +50,16 @@ TEST(SumOfCopiesTest, EachClientCountsOnceAsItsLatestReport) {
   EXPECT_EQ(SumOfCopies({first, second}).wanted, 2u);
 }
 
+TEST(MovingReservedTest, AClientsWordCountsAsFarAsItHasRoomReserved) {
+  ServerStatistics server = Server("a", 0);
+  server.copies = {{.client = 1, .moving = CopiesReport::kMost},
+                   {.client = 2, .moving = 3, .reserved_bytes = kMiB},
+                   {.client = 3, .moving = CopiesReport::kMost, .reserved_bytes = kPageBytes + 1},
+                   {.client = 4, .in_sync = 9, .reserved_bytes = kMiB}};
+  EXPECT_EQ(MovingReserved(server), 3u + 2u);
+  EXPECT_EQ(MovingReserved(Server("b", 0)), 0u);
+}
+
 TEST(ProgressOfTest, HowFarAndHowLong) {
   EXPECT_EQ(ProgressOf({.in_sync = 9, .made = 4, .wanted = 2}), "");
   EXPECT_EQ(ProgressOf({.in_sync = 9, .degraded = 3, .wanted = 2}), "0 % (0 of 3), rate unknown yet");
@@ -105,8 +115,8 @@ TEST(WhoMayGoTest, NothingIsSaidIfNothingHasCopies) {
 
 TEST(WhyDegradedTest, HostsAndRoomAndSilence) {
   const CopiesReport lacking{.in_sync = 7, .degraded = 2};
-  EXPECT_THAT(WhyDegraded(lacking, Hosts(0)), HasSubstr("none accepts new pages"));
-  EXPECT_THAT(WhyDegraded(lacking, Hosts(1)), HasSubstr("too few hosts: only one accepts new pages"));
+  EXPECT_THAT(WhyDegraded(lacking, Hosts(0)), HasSubstr("none accepts new spans"));
+  EXPECT_THAT(WhyDegraded(lacking, Hosts(1)), HasSubstr("too few hosts: only one accepts new spans"));
   CopyHosts hosts = Hosts(3);
   EXPECT_THAT(WhyDegraded(lacking, hosts), HasSubstr("was away or has restarted"));
   hosts.silent = 2;

@@ -56,6 +56,23 @@ std::string LogTail(const std::string& path) {
   return text->size() > 1000 ? "..." + text->substr(text->size() - 1000) : *text;
 }
 
+bool Interrupted(const LocalPoolOptions& options) { return options.interrupted != nullptr && *options.interrupted; }
+
+// Removes all files of StartLocalPool and its servers, and nothing else.
+void RemoveFiles(const std::string& directory) {
+  for (const std::string& name : ListDirectory(directory)) {
+    for (const char* suffix : {".pid", ".log", ".ready", ".socket", ".socket.data"}) {
+      int number = 0;
+      if (absl::EndsWith(name, suffix) && absl::SimpleAtoi(name.substr(0, name.size() - strlen(suffix)), &number)) {
+        unlink((directory + "/" + name).c_str());
+      }
+    }
+  }
+  unlink((directory + "/pool").c_str());
+  unlink((directory + "/lock").c_str());
+  rmdir(directory.c_str());
+}
+
 absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOptions& options, int number) {
   const std::string ready = PathOf(options.directory, number, "ready");
   unlink(ready.c_str());
@@ -105,8 +122,9 @@ absl::Status AwaitReady(const LocalPoolOptions& options, int64_t deadline_ns, Lo
   const bool in_time = PollUntil(deadline_ns, kLookMs, [&] {
     text = ReadFile(ready);
     ended = !text.ok() && waitpid(server->pid, nullptr, WNOHANG) == server->pid;
-    return text.ok() || ended;
+    return text.ok() || ended || Interrupted(options);
   });
+  if (Interrupted(options)) return absl::CancelledError("interrupted; no server was left");
   if (ended) {
     return absl::UnavailableError(absl::StrCat("memory server ", server->number, " did not start:\n", LogTail(log)));
   }
@@ -197,6 +215,8 @@ absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& 
   if (!status.ok()) {
     End(servers, 2'000);
     for (const LocalServer& server : servers) unlink(PathOf(options.directory, server.number, "pid").c_str());
+    // The logs of servers that failed stay, for the message names them.
+    if (absl::IsCancelled(status)) RemoveFiles(options.directory);
     return status;
   }
   return servers;
@@ -211,18 +231,7 @@ absl::StatusOr<int> StopLocalPool(const std::string& directory, int64_t timeout_
   }
   const std::vector<LocalServer> servers = FindLocalPool(directory);
   End(servers, timeout_ms);
-  // Removes all files of StartLocalPool and its servers, and nothing else.
-  for (const std::string& name : ListDirectory(directory)) {
-    for (const char* suffix : {".pid", ".log", ".ready", ".socket", ".socket.data"}) {
-      int number = 0;
-      if (absl::EndsWith(name, suffix) && absl::SimpleAtoi(name.substr(0, name.size() - strlen(suffix)), &number)) {
-        unlink((directory + "/" + name).c_str());
-      }
-    }
-  }
-  unlink((directory + "/pool").c_str());
-  unlink((directory + "/lock").c_str());
-  rmdir(directory.c_str());
+  RemoveFiles(directory);
   return static_cast<int>(servers.size());
 }
 

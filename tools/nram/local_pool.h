@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -36,10 +37,11 @@ struct LocalPoolOptions {
   bool die_with_parent = false;           // for benchmarks and tests
   int processor = -1;                     // pin the servers to it; -1: do not
   int64_t timeout_ms = 10'000;
+  const std::atomic<bool>* interrupted = nullptr;  // once true, the start is undone; may be null
 };
 
 // Starts the servers and waits until all serve. If one does not, ends all of them; the message has the end of its log.
-// ALREADY_EXISTS: a pool is running there.
+// ALREADY_EXISTS: a pool is running there. CANCELLED: it was interrupted; no server and no file is left.
 absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& options);
 
 // The servers that run there now.

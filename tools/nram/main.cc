@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/args.h"
 #include "base/fd.h"
 #include "base/version.h"
 #include "tools/nram/command.h"
@@ -40,22 +41,26 @@ int Main(int argc, char** argv) {
     for (const Command& command : Commands()) {
       if (command.name == argv[2]) {
         std::cout << command.help;
-        return 0;
+        return FinishOutput(0, "nram help");
       }
     }
   }
   if (name == "--help" || name == "-h" || name == "help") {
     PrintHelp();
-    return 0;
+    return FinishOutput(0, "nram");
   }
-  if (name == "--version" || name == "version") {
+  if (name == "--version" || name == "-V" || name == "version") {
     std::cout << "nram " << kVersion << "\n";
-    return 0;
+    return FinishOutput(0, "nram");
   }
   for (const Command& command : Commands()) {
     if (name == command.name) return command.run({argv + 2, argv + argc});
   }
-  std::cerr << "nram: there is no command \"" << name << "\"\nTry 'nram --help'.\n";
+  std::vector<std::string> names;
+  for (const Command& command : Commands()) names.push_back(command.name);
+  const std::string near = NearestWord(name, names);
+  std::cerr << "nram: there is no command \"" << name << "\"" << (near.empty() ? "" : "; did you mean " + near + "?")
+            << "\nTry 'nram --help'.\n";
   return 2;
 }
 

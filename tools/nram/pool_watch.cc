@@ -118,6 +118,30 @@ std::string Signed(double bytes_per_s) {
   return bytes_per_s < 0 ? "-" + PerSecond(-bytes_per_s) : PerSecond(bytes_per_s);
 }
 
+// The end of a name says more than its beginning: unix:/run/user/1000/nram/0.socket.
+std::string Shortened(const std::string& name, size_t width) {
+  return name.size() <= width ? name : absl::StrCat("..", name.substr(name.size() - width + 2));
+}
+
+// In 80 columns.
+void AddDonorsNarrow(const PoolView& view, std::vector<WatchLine>* lines) {
+  constexpr char kTable[] = "%-20s %-10s %10s %12s %12s %9s";
+  constexpr size_t kNameWidth = 20;
+  lines->push_back(
+      {absl::StrFormat(kTable, "DONOR", "STATE", "FREE", "READ", "WRITTEN", "ANSWER"), WatchLine::Tone::kTitle});
+  for (const DonorView& donor : view.donors) {
+    const std::string name = Shortened(donor.address, kNameWidth);
+    if (donor.state == "away") {
+      lines->push_back({absl::StrFormat("%-20s %-10s %s", name, donor.state, donor.error), WatchLine::Tone::kBad});
+      continue;
+    }
+    lines->push_back({absl::StrFormat(kTable, name, donor.state, FormatByteSize(donor.capacity.free_bytes),
+                                      PerSecond(donor.rate.read_bytes), PerSecond(donor.rate.written_bytes),
+                                      absl::StrFormat("%.1f ms", donor.answer_ms)),
+                      donor.state == "up" ? WatchLine::Tone::kPlain : WatchLine::Tone::kCare});
+  }
+}
+
 void AddDonors(const PoolView& view, std::vector<WatchLine>* lines) {
   constexpr char kTable[] = "%-28s %-10s %10s %10s %10s %8s %12s %12s %9s %9s %8s";
   lines->push_back({absl::StrFormat(kTable, "DONOR", "STATE", "DONATED", "USED", "FREE", "CLIENTS", "READ", "WRITTEN",
@@ -257,7 +281,7 @@ nlohmann::json ToJson(const PoolView& view) {
   return out;
 }
 
-std::vector<WatchLine> ToLines(const PoolView& view) {
+std::vector<WatchLine> ToLines(const PoolView& view, size_t columns) {
   std::vector<WatchLine> lines;
   lines.push_back({absl::StrFormat("nram  %s  donors %d, %d away   %s free of %s   read %s, written %s", view.time,
                                    view.donors.size(), view.silent, FormatByteSize(view.total.free_bytes),
@@ -274,7 +298,7 @@ std::vector<WatchLine> ToLines(const PoolView& view) {
                                                  : WatchLine::Tone::kPlain});
   }
   lines.push_back({""});
-  AddDonors(view, &lines);
+  columns < kWideColumns ? AddDonorsNarrow(view, &lines) : AddDonors(view, &lines);
   if (!view.devices.empty()) {
     lines.push_back({""});
     lines.push_back({absl::StrFormat("%-16s %12s %12s %12s %12s", "SWAP AREA HERE", "IN", "OUT", "A READ", "A WRITE"),

@@ -105,7 +105,9 @@ struct WatchLine {
   std::string text;
   Tone tone = Tone::kPlain;
 };
-std::vector<WatchLine> ToLines(const PoolView& view);
+// With less than kWideColumns to show, the table of donors has fewer columns and shorter names: those of 80 columns.
+inline constexpr size_t kWideColumns = 140;
+std::vector<WatchLine> ToLines(const PoolView& view, size_t columns = kWideColumns);
 
 }  // namespace nram
 

@@ -1,5 +1,6 @@
 #include "tools/nram/pool_watch.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,23 @@ TEST(PoolWatchTest, RatesAreOfTheTimeBetweenTheLooks) {
   EXPECT_EQ(json["total"]["free_bytes"], kGiB);
   EXPECT_EQ(json.dump().find('\n'), std::string::npos);
   EXPECT_THAT(Text(view), HasSubstr("2.00 MiB/s"));
+}
+
+TEST(PoolWatchTest, EightyColumnsShowTheActivityOfLongNames) {
+  const std::string name = "unix:/run/user/1000/some/where/nram/7.socket";
+  const PoolLook before = Look(10, {{name, Server(1, 100, kMiB), 0}, {"b:1", absl::UnavailableError("no route"), 0}});
+  const PoolLook now =
+      Look(12, {{name, Server(1, 300, 5 * kMiB), 3 * kNsPerMs}, {"b:1", absl::UnavailableError("no route"), 0}});
+  std::string text;
+  size_t longest = 0;
+  for (const WatchLine& line : ToLines(Compare(before, now), 80)) {
+    if (line.text.find("donors") == std::string::npos) longest = std::max(longest, line.text.size());
+    absl::StrAppend(&text, line.text, "\n");
+  }
+  EXPECT_LE(longest, 80u) << text;
+  EXPECT_THAT(text, HasSubstr("/nram/7.socket"));
+  EXPECT_THAT(text, HasSubstr("2.00 MiB/s"));
+  EXPECT_THAT(text, HasSubstr("3.0 ms"));
 }
 
 TEST(PoolWatchTest, ARestartedServerHasNoRate) {

@@ -28,7 +28,7 @@
  * nram_managed_error() then tell the reason:
  *
  *   ENOSPC     more would be adhered to than fits the budget
- *   ENOMEM     the pool, or the address space, is full
+ *   ENOMEM     the pool, or the address space, is full, or the pool has fewer hosts than copies
  *   EIO        servers do not answer or have lost data
  *   EINVAL     an argument is wrong; the message tells the accepted range
  *   ENOENT     there is no such pool

@@ -1,4 +1,4 @@
-#include "memserver/late_log.h"
+#include "base/late_log.h"
 
 #include <atomic>
 #include <string>

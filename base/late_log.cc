@@ -1,4 +1,4 @@
-#include "memserver/late_log.h"
+#include "base/late_log.h"
 
 #include <glog/logging.h>
 #include <pthread.h>
@@ -7,12 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/signals.h"
 
 namespace nram {
 
 LateLog::LateLog(std::function<void(const std::string& line)> write, int64_t period_ms)
     : write_(write != nullptr ? std::move(write) : [](const std::string& line) { LOG(WARNING) << line; }),
       period_ns_(period_ms * kNsPerMs) {
+  const SignalsBlocked quiet;  // they are for the program's threads
   thread_ = std::thread([this] { Run(); });
   pthread_setname_np(thread_.native_handle(), "nram-log");
 }

@@ -1,5 +1,5 @@
-#ifndef NRAM_MEMSERVER_LATE_LOG_H_
-#define NRAM_MEMSERVER_LATE_LOG_H_
+#ifndef NRAM_BASE_LATE_LOG_H_
+#define NRAM_BASE_LATE_LOG_H_
 
 // A log for lines that peers cause. It writes a few lines a second (or a minute) at most, on a thread of its own, so
 // that no worker waits for the log's reader.
@@ -48,4 +48,4 @@ class LateLog {
 
 }  // namespace nram
 
-#endif  // NRAM_MEMSERVER_LATE_LOG_H_
+#endif  // NRAM_BASE_LATE_LOG_H_
