@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/host/host_memory.h"
+#include "base/sanitizers.h"
 #include "base/signals.h"
 #include "base/tls/tls_dir.h"
 #include "base/units.h"
@@ -27,18 +28,6 @@
 
 namespace nram {
 namespace {
-
-// A sanitizer's own memory is no part of the ceiling.
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define NRAM_SANITIZED 1
-#endif
-#endif
-#if defined(NRAM_SANITIZED) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kIsSanitized = true;
-#else
-constexpr bool kIsSanitized = false;
-#endif
 
 int Fail(const absl::Status& status) {
   std::cerr << "nram-memserver: " << status.message() << std::endl;
@@ -92,7 +81,7 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &ending, nullptr);
   (void)WriteOomScore(options.oom_score_adj);
 
-  options.watches_resident = !kIsSanitized;
+  options.watches_resident = !kIsSanitized;  // a sanitizer's own memory is no part of the ceiling
   auto server = MemServer::Start(options);
   if (!server.ok()) return Fail(server.status());
   if (!options.ready_file.empty()) {

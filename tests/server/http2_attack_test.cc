@@ -23,6 +23,7 @@
 #include "base/host/host_memory.h"
 #include "base/http2/frame_scanner.h"
 #include "base/http2/test_frames.h"
+#include "base/sanitizers.h"
 #include "base/tls/channel.h"
 #include "base/units.h"
 #include "client/transport/control_client.h"
@@ -154,19 +155,6 @@ TEST_F(Http2AttackTest, ACertificateThatIsShutOut) {
   EXPECT_TRUE(Control()->Hello(Soon()).ok());
 }
 
-// The address sanitizer keeps freed memory.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-#else
-constexpr bool kSanitized = false;
-#endif
-
 // The most that this process has had resident since BeginPeak.
 void BeginPeak() { std::ofstream("/proc/self/clear_refs") << 5; }
 uint64_t PeakBytes() {
@@ -207,7 +195,7 @@ TEST_F(Http2AttackTest, ADonorThatFloodsItsClient) {
     const auto control = ControlClient::Create({"127.0.0.1", port, ""});
     const absl::Status status = control->Hello(DeadlineAfterMs(kPatienceMs)).status();
     donor.join();
-    if (!kSanitized) {
+    if (!kHasAddressSanitizer) {
       EXPECT_LT(PeakBytes(), before + kGrowthMax);
     }
     EXPECT_FALSE(status.ok());

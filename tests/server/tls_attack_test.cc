@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/host/host_memory.h"
+#include "base/sanitizers.h"
 #include "base/sync.h"
 #include "base/test_seed.h"
 #include "gtest/gtest.h"
@@ -28,19 +29,6 @@
 
 namespace nram {
 namespace {
-
-// A sanitizer keeps memory of its own for each operation.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-#else
-constexpr bool kSanitized = false;
-#endif
 
 class TlsAttackTest : public TlsPoolFixture {
  protected:
@@ -98,7 +86,7 @@ TEST_F(TlsAttackTest, TenThousandConnectionsWithoutACertificateKeepNobodyOut) {
     EXPECT_TRUE(other->Write(0, Bytes(data)).ok());
   }
   EXPECT_EQ(crowd.size(), kHeld);
-  if (!kSanitized) {
+  if (!kIsSanitized) {
     EXPECT_LT(ReadProcessMemory().resident_bytes, resident_before + 48 * kMiB);
   }
 }
