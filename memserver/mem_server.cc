@@ -340,7 +340,6 @@ void MemServer::StartCollector(uint64_t ceiling_bytes) {
         .read_resident = [] { return ReadProcessMemory().resident_bytes; },
         // A connection that makes gRPC grow has some MiB; others have little.
         .close_control = [this](uint64_t bytes) { control_->CutNewest(bytes / kMiB + 1); },
-        .drop_buffers = nullptr,
         .trim_heap = [] { malloc_trim(0); },
     });
   }
@@ -349,20 +348,19 @@ void MemServer::StartCollector(uint64_t ceiling_bytes) {
 }
 
 void MemServer::HoldToCeiling() {
-  uint64_t less_bytes = 0;
+  uint64_t most_bytes = ceiling_bytes_;
   if (resident_.has_value()) {
     const ArenaUsage usage = core_->arena().usage();
-    less_bytes = resident_->Look({ceiling_bytes_, usage.fixed_bytes, usage.extent_bytes + usage.index_bytes});
+    const uint64_t held_bytes = usage.extent_bytes + usage.index_bytes;
+    most_bytes -= std::min(most_bytes, resident_->Look({ceiling_bytes_, usage.fixed_bytes, held_bytes}));
   }
-  const uint64_t most_bytes = ceiling_bytes_ - std::min(ceiling_bytes_, less_bytes);
   if (balance_.has_value()) {
     std::vector<std::string> remarks;
     core_->give_back().Tick(std::min(AllowedNow(), most_bytes), MonotonicNs(), &remarks);
     for (std::string& remark : remarks) log_.Post(std::move(remark));
-  } else if (less_bytes > 0 || less_bytes_ > 0) {
-    (void)core_->arena().SetCeiling(most_bytes);
+  } else if (resident_.has_value()) {
+    (void)core_->arena().SetCeiling(most_bytes);  // data beyond it stays: this server gives none back
   }
-  less_bytes_ = less_bytes;
 }
 
 void MemServer::CollectorLoop() {

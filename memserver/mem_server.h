@@ -132,7 +132,6 @@ class MemServer {
   uint64_t index_peak_bytes_ = 0;
   std::optional<ResidentWatch> resident_;  // none: not of a process of its own
   uint64_t ceiling_bytes_ = 0;
-  uint64_t less_bytes_ = 0;               // of the ceiling, at the last look
   std::optional<MemoryBalance> balance_;  // none: the host's memory is not looked at
   int sharers_ = 1;                       // CountDonorsHere, as it was lately
   int64_t count_sharers_ns_ = 0;          // when it is to be counted again

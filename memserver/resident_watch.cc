@@ -15,7 +15,6 @@ uint64_t ResidentWatch::Look(const Sample& sample) {
     looks_above_ = 0;
     return excess;
   }
-  if (looks_above_ == 0 && options_.drop_buffers) options_.drop_buffers();
   if (options_.close_control) options_.close_control(excess - room);
   if (looks_above_ % kTrimLooks == 1) options_.trim_heap();  // connections that were closed have gone by now
   if (++looks_above_ > kLooksBeforeData + kTrimLooks) looks_above_ -= kTrimLooks;

@@ -13,10 +13,8 @@ namespace nram {
 struct ResidentWatchOptions {
   // The resident memory of the process, in bytes; 0: it cannot be read, and nothing is done.
   std::function<uint64_t()> read_resident;
-  // Ends control connections, idle ones first, until so many bytes may be free. Must not block. May be null.
+  // Ends control connections, the newest first, until so many bytes may be free. Must not block. May be null.
   std::function<void(uint64_t bytes)> close_control;
-  // Frees buffers that hold no data. May be null.
-  std::function<void()> drop_buffers;
   // Makes the heap return its free memory.
   std::function<void()> trim_heap;
 };

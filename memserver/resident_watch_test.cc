@@ -17,7 +17,7 @@ class ResidentWatchTest : public ::testing::Test {
   static constexpr uint64_t kCeiling = 100 * kMiB, kFixed = 10 * kMiB;
   uint64_t held_ = 90 * kMiB;
   uint64_t others_ = 8 * kMiB;
-  uint64_t connections_ = 0, buffers_ = 0, heap_ = 0;  // of each step, to free
+  uint64_t connections_ = 0, heap_ = 0;  // of each step, to free
   std::vector<std::string> steps_;
   ResidentWatch watch_{{.read_resident = [this] { return held_ + others_; },
                         .close_control =
@@ -25,12 +25,6 @@ class ResidentWatchTest : public ::testing::Test {
                               steps_.push_back("close " + std::to_string(bytes / kMiB));
                               others_ -= connections_;
                               connections_ = 0;
-                            },
-                        .drop_buffers =
-                            [this] {
-                              steps_.push_back("drop");
-                              others_ -= buffers_;
-                              buffers_ = 0;
                             },
                         .trim_heap =
                             [this] {
@@ -61,12 +55,12 @@ TEST_F(ResidentWatchTest, ConnectionsAndHeapGoBeforeData) {
   connections_ = 5 * kMiB;
   heap_ = 15 * kMiB;
   EXPECT_EQ(Look(), 0u);
-  EXPECT_EQ(steps_, (std::vector<std::string>{"drop", "close 20"}));
+  EXPECT_EQ(steps_, (std::vector<std::string>{"close 20"}));
   EXPECT_EQ(Look(), 0u);
   EXPECT_EQ(steps_.back(), "trim");
   EXPECT_EQ(Look(), 0u);
   EXPECT_EQ(others_, kFixed);
-  EXPECT_EQ(steps_.size(), 4u) << "all is well again";
+  EXPECT_EQ(steps_.size(), 3u) << "all is well again";
 }
 
 TEST_F(ResidentWatchTest, DataIsTheLast) {
@@ -88,7 +82,6 @@ TEST_F(ResidentWatchTest, TheHeapIsTrimmedAsLongAsTheProcessIsAboveItsCeiling) {
   steps_.clear();
   for (int i = 0; i < ResidentWatch::kLooksBeforeData; ++i) EXPECT_EQ(Look(), 20 * kMiB);
   EXPECT_GE(std::count(steps_.begin(), steps_.end(), "trim"), 1);
-  EXPECT_EQ(std::count(steps_.begin(), steps_.end(), "drop"), 0);
 }
 
 TEST_F(ResidentWatchTest, MemoryThatCannotBeReadEndsNothing) {
