@@ -302,13 +302,15 @@ absl::StatusOr<std::byte*> Memory::MapOpened(const MapRequest& request, uint64_t
                      (space.ok() ? words : space).status().message(), "; is ulimit -v set?)")));
   }
   if (request.kind != MapKind::kReadOnly) {
-    const uint64_t free_bytes = pool_->Capacity().free_bytes;
     absl::Status status = region->Reserve(0, length);
     // Stored pages need no room to be written again, and servers do not tell how many they are.
     if (attaches && status.code() == absl::StatusCode::kResourceExhausted) status = absl::OkStatus();
     // The last server that refused says nothing of the others.
-    if (status.code() == absl::StatusCode::kResourceExhausted && length > free_bytes) {
-      status = absl::ResourceExhaustedError(absl::StrCat("the pool has ", FormatByteSize(free_bytes), " free"));
+    if (status.code() == absl::StatusCode::kResourceExhausted) {
+      const uint64_t free_bytes = pool_->Capacity().free_bytes;
+      if (length > free_bytes) {
+        status = absl::ResourceExhaustedError(absl::StrCat("the pool has ", FormatByteSize(free_bytes), " free"));
+      }
     }
     if (!status.ok()) return abandon(Annotate(status, absl::StrCat("mapping ", FormatByteSize(length))));
   }
