@@ -29,11 +29,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/file.h"
-#include "base/http2/frame_meter.h"
-#include "base/http2/frame_scanner.h"
-#include "base/http2/test_frames.h"
 #include "base/poll_until.h"
-#include "base/test_core_dump.h"
 #include "base/test_seed.h"
 #include "base/tls/authority.h"
 #include "base/tls/channel.h"
@@ -41,6 +37,7 @@
 #include "base/tls/handshake.h"
 #include "base/tls/pump.h"
 #include "base/tls/records.h"
+#include "base/tls/test_read_all.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -255,13 +252,6 @@ TEST_F(TlsTest, AFileThatThisUserMayNotReadIsCalledSo) {
   EXPECT_TRUE(TlsContext::Load(files, TlsRole::kClient).ok());
 }
 
-TEST(OpenedDataTest, CoreDumpsLeaveOpenedDataOut) {
-  const TlsSession session{};
-  const size_t before = UndumpedBytes();
-  const Channel channel(-1, &session);
-  EXPECT_EQ(UndumpedBytes() - before, kRecordContentMax);
-}
-
 TEST_F(TlsTest, FilesAreCheckedAndNamed) {
   WriteText(directory_ + "/client.key", "", 0600);
   EXPECT_THAT(
@@ -416,13 +406,6 @@ TEST_F(ChannelTest, AByteThatIsChangedRepeatedOrLeftOutIsFound) {
 
 // --- The pump.
 
-std::string ReadAll(int fd) {
-  std::string all;
-  std::array<char, 10'000> some;
-  for (ssize_t n; (n = recv(fd, some.data(), some.size(), 0)) > 0;) all.append(some.data(), n);
-  return all;
-}
-
 class PumpTest : public TlsTest {
  protected:
   static void WriteAll(int fd, const std::string& all) {
@@ -519,74 +502,6 @@ TEST_F(PumpTest, DoesNotSpinWhileAPlainEndTakesNothing) {
   EXPECT_GT(ReadAll(server.get()).size(), 100'000u);
 }
 
-// A plain peer whose frames are metered, and the end that gRPC would have.
-struct MeteredLink {
-  MeteredLink() {
-    int of_peer[2], of_grpc[2];
-    PCHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, of_peer) == 0);
-    PCHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, of_grpc) == 0);
-    peer.reset(of_peer[0]);
-    grpcs.reset(of_grpc[0]);
-    fcntl(peer.get(), F_SETFL, 0);
-    fcntl(grpcs.get(), F_SETFL, 0);
-    link = pump.Add(UniqueFd(of_peer[1]), /*session=*/nullptr, UniqueFd(of_grpc[1]),
-                    {FrameMeter(FrameScanner::Sender::kClient), [this](const absl::Status&) { ++cuts; }});
-  }
-
-  UniqueFd peer, grpcs;
-  std::atomic<int> cuts{0};
-  Pump pump;
-  std::shared_ptr<const Pump::Link> link;
-};
-
-TEST(MeteredPumpTest, AFloodEndsByACutAndLittleOfItArrives) {
-  MeteredLink metered;
-  const int most = static_cast<int>(FrameMeter::RateOf(FrameMeter::kResets).at_once);
-  std::thread flood([&] {
-    std::string some = TestGreeting(FrameScanner::Sender::kClient);
-    // Until the pump has closed the connection.
-    for (uint32_t stream = 1; send(metered.peer.get(), some.data(), some.size(), MSG_NOSIGNAL) > 0; stream += 2) {
-      some = TestFrame(FrameType::kHeaders, kFlagEndHeaders, stream, "hpack") +
-             TestFrame(FrameType::kReset, 0, stream, "1234");
-    }
-  });
-  const std::string arrived = ReadAll(metered.grpcs.get());
-  flood.join();
-  int resets = 0;
-  FrameScanner scanner(FrameScanner::Sender::kClient);
-  ASSERT_TRUE(scanner
-                  .Scan(TestBytes(arrived),
-                        [&](const FrameHeader& frame) {
-                          resets += frame.type == FrameType::kReset ? 1 : 0;
-                          return absl::OkStatus();
-                        })
-                  .ok());
-  // The bucket fills again while the flood goes on, by a few frames a second.
-  EXPECT_LT(resets, 10 * most);
-  EXPECT_TRUE(PollUntil(DeadlineAfterMs(20'000), 1, [&] { return metered.pump.count() == 0; }));
-  EXPECT_EQ(metered.cuts, 1);
-  EXPECT_TRUE(metered.link->ended());
-  EXPECT_THAT(std::string(metered.link->status().message()), HasSubstr("RST_STREAM"));
-}
-
-TEST(MeteredPumpTest, ACutEndsBothEndsAtOnce) {
-  MeteredLink metered;
-  EXPECT_FALSE(metered.link->ended());
-  metered.link->Cut();
-  pollfd end{metered.peer.get(), POLLRDHUP, 0};
-  EXPECT_EQ(poll(&end, 1, 0), 1);
-  EXPECT_EQ(ReadAll(metered.grpcs.get()), "");
-  metered.link->Cut();  // again, or after its end
-  EXPECT_EQ(metered.cuts, 0);
-}
-
-// The kernel knows of the end before the pump does.
-TEST(MeteredPumpTest, TheEndOfThePeerIsKnownAtOnce) {
-  MeteredLink metered;
-  metered.peer.reset();
-  EXPECT_TRUE(metered.link->ended());
-}
-
 TEST_F(PumpTest, TellsWhatTheServerSaysOfACertificate) {
   const Authority other = Authority::Create("other").value();
   Issue({.name = "eve"}, &other);
@@ -598,34 +513,6 @@ TEST_F(PumpTest, TellsWhatTheServerSaysOfACertificate) {
   fcntl(of_client.client.get(), F_SETFL, 0);
   EXPECT_EQ(ReadAll(of_client.client.get()), "");
   EXPECT_THAT(std::string(link->status().message()), HasSubstr("does not know the authority"));
-}
-
-TEST(RecordsTest, KeysAreRenewedUntilTheyAreUsedUp) {
-  TrafficSecret secret;
-  secret.bytes.fill(7);
-  constexpr uint64_t kPerKey = 5;
-  RecordSealer sealer(secret, kPerKey);
-  RecordOpener opener(secret);
-  std::byte byte{42}, back{}, rest[kRecordContentMax];
-  std::array<std::byte, 1 + RecordSealer::kRoomBytes> out;
-  uint64_t sealed = 0;
-  while (true) {
-    const iovec from{&byte, 1}, to{&back, 1};
-    PieceCursor source({&from, 1}), target({&to, 1});
-    const size_t bytes = sealer.Seal(RecordType::kData, &source, 1, out.data());
-    if (bytes == 0) break;
-    ++sealed;
-    back = std::byte{0};
-    for (size_t at = 0; at < bytes;) {
-      size_t record = 0, rest_bytes = 0;
-      ASSERT_TRUE(RecordOpener::ReadHeader(out.data() + at, &record).ok());
-      const auto landed = opener.Open({out.data() + at, record}, &target, rest, &rest_bytes);
-      ASSERT_TRUE(landed.ok()) << landed.status() << " record " << sealed;
-      at += record;
-    }
-    ASSERT_EQ(back, byte);
-  }
-  EXPECT_EQ(sealed, RecordKeys::kKeys * (kPerKey - 1));
 }
 
 using SslContext = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;
