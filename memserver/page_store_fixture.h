@@ -71,6 +71,15 @@ class PageStoreTest : public ::testing::Test {
     }
     return crcs;
   }
+  // Flips a bit of chunk 5 of the region's first page, which has all of its chunks.
+  void DamageFirstPage() {
+    FrameLoc frame = 0;
+    const auto find = [&](const PageStore::Stored& stored) {
+      frame = (static_cast<std::byte*>(stored.chunks[0].iov_base) - arena_->Data(0)) / kChunkBytes;
+    };
+    ASSERT_EQ(store_.ReadInPlace({.region = {kRegion, 0}, .epoch = 1, .range = {0, 8}}, find), Reason::kOk);
+    arena_->Data(frame)[5 * kChunkBytes + 77] ^= std::byte{4};
+  }
 
   // "damaged" if a page's checksum is not that of its chunks.
   std::string Read(ChunkRange range) {

@@ -74,14 +74,7 @@ TEST_F(PageStoreTest, MemoryThatChangesIsNoticedUntilThePageIsWrittenWhole) {
   for (size_t chunk = 0; chunk < kChunksPerPage; ++chunk) page[chunk * kChunkBytes] = static_cast<char>('0' + chunk);
   ASSERT_EQ(Write({0, 8}, page), Reason::kOk);
   ASSERT_EQ(Write({8, 8}, page), Reason::kOk);
-  FrameLoc frame = 0;
-  ASSERT_EQ(store_.ReadInPlace({.region = {kRegion, 0}, .epoch = 1, .range = {0, 8}},
-                               [&](const PageStore::Stored& stored) {
-                                 frame = (static_cast<std::byte*>(stored.chunks[0].iov_base) - arena_->Data(0)) /
-                                         kChunkBytes;
-                               }),
-            Reason::kOk);
-  arena_->Data(frame)[5 * kChunkBytes + 77] ^= std::byte{4};
+  DamageFirstPage();
   EXPECT_EQ(Read({0, 8}), "damaged");
   EXPECT_EQ(Read({0, 16}), "damaged");
   EXPECT_EQ(Read({1, 2}), "damaged") << "nobody knows which part it is";
@@ -102,14 +95,7 @@ TEST_F(PageStoreTest, DamageGoesWithTheLastChunk) {
   for (const auto frames : {PageStore::Frames::kFitted, PageStore::Frames::kWhole}) {
     frames_ = frames;
     ASSERT_EQ(Write({0, 8}, std::string(kPageBytes, 'a')), Reason::kOk);
-    FrameLoc frame = 0;
-    ASSERT_EQ(store_.ReadInPlace({.region = {kRegion, 0}, .epoch = 1, .range = {0, 8}},
-                                 [&](const PageStore::Stored& stored) {
-                                   frame = (static_cast<std::byte*>(stored.chunks[0].iov_base) - arena_->Data(0)) /
-                                           kChunkBytes;
-                                 }),
-              Reason::kOk);
-    arena_->Data(frame)[5 * kChunkBytes + 77] ^= std::byte{4};
+    DamageFirstPage();
     ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {0, 4}, frames}), Reason::kOk);
     EXPECT_EQ(Read({0, 8}), "damaged") << "the damaged chunk may be one of the rest";
     ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {4, 4}, frames}), Reason::kOk);
