@@ -45,7 +45,7 @@ class PageVersions {
   // Takes `count` counters in a row, none of which was given before; returns the first. At most kPagesPerMessage.
   uint64_t TakeCounters(uint64_t count);
 
-  // Allocates the memory that changes of these pages need.
+  // Allocates the memory that changes of these pages need. Holes whose trim has had no answer take some more then.
   void Prepare(uint64_t first_page, uint64_t end_page);
 
   // A change of pages, told at its end. `pages`: which of those from `first_page` on it was of. It has left them sealed

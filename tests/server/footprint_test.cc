@@ -95,7 +95,7 @@ TEST_F(FootprintTest, TheCeilingHoldsForTheWholeProcess) {
   std::cerr << "resident " << FormatByteSize(Resident()) << " of " << FormatByteSize(kDonate) << "\n";
 }
 
-// Leaves that stay behind in slabs, one of 64, and data of another kind in the place of the others.
+// Of 64 leaves of the index one stays, alone in its page of the heap. Data takes the room of the others.
 TEST_F(FootprintTest, TheCeilingHoldsWhenAScatteredIndexIsFreedAndTheRoomFilledAgain) {
   constexpr uint64_t kDonate = 256 * kMiB;
   StartServer(kDonate);
